@@ -1,0 +1,1 @@
+"""specroute: a drop-in ``openai.AsyncOpenAI`` that speculates across APIs and says what it did."""

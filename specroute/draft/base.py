@@ -1,0 +1,106 @@
+"""What a drafter is: the protocol the engine drives, and the values that pass through it.
+
+Knows nothing of targets, rounds or acceptance. A drafter is asked for K tokens after a committed
+text and answers with a proposal; what became of the last proposal it learns from the next
+``committed`` it is given (the KV cache keeps the common prefix and drops the rest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from specroute.vocabulary import Vocabulary
+
+
+class Distribution(Protocol):
+    """q at one position: ``q[token_id]`` is the probability the draft gave that id (0 if none)."""
+
+    def __getitem__(self, token_id: int, /) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the target is going to answer, in whatever forms are known.
+
+    ``ids`` are in the *target's* vocabulary; a drafter uses them only if it speaks that
+    vocabulary, else it renders ``messages`` with its own template or continues ``text``.
+    """
+
+    messages: tuple[Mapping[str, Any], ...] | None
+    text: str | None
+    ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The answer so far: final, never taken back. ``ids`` (the target's) where they are known."""
+
+    text: str = ""
+    ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Up to K drafted tokens. Empty (no text, no ids) means: nothing to propose here.
+
+    ``q`` has one distribution per token for a sampled draft, and is ``None`` for a greedy, n-gram
+    or text-only draft, whose q is a point mass on the drafted token.
+    """
+
+    text: str
+    ids: tuple[int, ...] | None = None
+    q: tuple[Distribution, ...] | None = None
+    ended: bool = False
+    """The last token drafted is an end-of-sequence token (its id is in ``ids``, no text)."""
+    seconds: float = 0.0
+    """Wall-clock time the drafting took."""
+
+    def __len__(self) -> int:
+        """Drafted tokens; for a text-only proposal 0 iff there is no text, else unknown: use text."""
+        return len(self.ids) if self.ids is not None else int(bool(self.text))
+
+
+class DraftSession(Protocol):
+    """Drafting for one request. Not shared between tasks."""
+
+    async def propose(self, committed: Committed, k: int, temperature: float = 0.0) -> Proposal:
+        """Draft up to ``k`` tokens after prompt + ``committed``.
+
+        ``temperature`` 0 drafts greedily (``q`` is ``None``); above it tokens are *drawn* from the
+        full distribution returned in ``q``. Raises :class:`specroute.errors.DraftError`.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Give back what the session holds (cache memory); idempotent."""
+        ...
+
+
+class Drafter(Protocol):
+    """A source of drafts, shared by all requests of a client."""
+
+    name: str
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The vocabulary its ids are in; ``None``: it can speak any (n-gram) or only text."""
+        ...
+
+    async def open(self, prompt: Prompt, target_vocabulary: Vocabulary | None) -> DraftSession:
+        """Start drafting for one request. Raises :class:`specroute.errors.DraftError`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Free the model or client; idempotent."""
+        ...
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common prefix of two id sequences."""
+    limit = min(len(a), len(b))
+    for i in range(limit):
+        if a[i] != b[i]:
+            return i
+    return limit

@@ -1,0 +1,179 @@
+"""The frozen values and names that every layer shares. No I/O, no third-party import.
+
+Knows what a method, an exactness label, a target, a usage and a report *are*; deliberately not how
+any of them comes about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Method(StrEnum):
+    """How a target is used for one request (one word each, as reports and configs spell it)."""
+
+    PLAIN = "plain"
+    """One ordinary call. Always possible; the yardstick for everything else."""
+    SCORE = "score"
+    """Drafted tokens are sent as prompt text and judged by the logprobs that come back."""
+    PREFIX = "prefix"
+    """Streams started beside the plain one, from drafted prefixes."""
+
+
+class Exactness(StrEnum):
+    """What is guaranteed about the answer's text, from strict to loose.
+
+    ``EXACT``: distributed as the target's own answer. ``EXACT_GREEDY``: the same at temperature 0,
+    the target's own argmax at every position as the server computes it while scoring. ``BOUNDED``:
+    exact up to a stated bound or reason. ``HEURISTIC``: no guarantee.
+    """
+
+    EXACT = "exact"
+    EXACT_GREEDY = "exact-greedy"
+    BOUNDED = "bounded"
+    HEURISTIC = "heuristic"
+
+    @property
+    def rank(self) -> int:
+        """0 for the strictest; a floor ``f`` admits a label ``x`` iff ``x.rank <= f.rank``."""
+        return {"exact": 0, "exact-greedy": 0, "bounded": 1, "heuristic": 2}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRef:
+    """A model at a provider, written ``provider:model`` (split at the first colon)."""
+
+    provider: str
+    model: str
+
+    @classmethod
+    def parse(cls, text: str) -> TargetRef:
+        """Split ``provider:model``; ``ValueError`` where either side is missing."""
+        provider, colon, model = text.partition(":")
+        if not (provider and colon and model):
+            raise ValueError(f"expected 'provider:model', got {text!r}")
+        return cls(provider, model)
+
+    def __str__(self) -> str:
+        return f"{self.provider}:{self.model}"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one call, as the server counted them. ``None`` is unknown, never 0."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    """Prompt tokens read from the server's cache; part of ``prompt_tokens``."""
+
+    @classmethod
+    def from_wire(cls, usage: Any) -> Usage:
+        """Read an OpenAI-format ``usage`` object; anything unreadable becomes ``None``."""
+        if not isinstance(usage, dict):
+            return cls()
+        details = usage.get("prompt_tokens_details")
+        return cls(
+            _count(usage.get("prompt_tokens")),
+            _count(usage.get("completion_tokens")),
+            _count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+        )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One request that left for a target (or a draft provider), and what became of it."""
+
+    target: str
+    """``provider:model``."""
+    purpose: str
+    """``plain``, ``score``, ``lane``, ``handover``, ``calibrate``, ``render``, ``draft``."""
+    outcome: str
+    """``ok``, ``cancelled``, or the error's short name (``status 429``, ``connect`` …)."""
+    seconds: float
+    usage: Usage = Usage()
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one request did, what it cost and what is guaranteed about the answer.
+
+    Seconds are wall-clock; tokens are the target's; ``None`` is unknown, never 0. Sums over
+    ``attempts`` give the ``billed_*`` fields. Acceptance rate is accepted / drafted, as in vLLM.
+    """
+
+    id: str
+    model: str
+    """The name the caller asked for."""
+    target: str | None = None
+    """``provider:model`` that answered."""
+    method: str = Method.PLAIN.value
+    exactness: str = Exactness.EXACT.value
+    exactness_reason: str | None = None
+    """For ``bounded``: the bound or its reason; for ``heuristic``: why."""
+    plan_reason: str = ""
+    """One sentence: why this plan."""
+    notes: tuple[str, ...] = ()
+    """Decisions taken on the way: fallbacks, refused evidence, failed drafts."""
+    complete: bool = False
+    """False until the answer has ended (a stream's report is live until then)."""
+    finish_reason: str | None = None
+    error: str | None = None
+    drafter: str | None = None
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    """Drafted tokens that were judged and refused; tokens after a rejection were never judged."""
+    ttft_s: float | None = None
+    """Request start to the first committed text."""
+    tpot_s: float | None = None
+    """Mean seconds per token after the first."""
+    total_s: float | None = None
+    draft_s: float = 0.0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    """What a plain call's ``usage`` would have shown."""
+    billed_prompt_tokens: int | None = None
+    billed_cached_tokens: int | None = None
+    billed_completion_tokens: int | None = None
+    """What was really used, every request counted."""
+    cost_usd: float | None = None
+    attempts: tuple[Attempt, ...] = field(default=())
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """accepted / drafted, ``None`` when nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def alpha(self) -> float | None:
+        """Estimated per-token acceptance: accepted / (accepted + rejected), judged tokens only."""
+        judged = self.accepted + self.rejected
+        return self.accepted / judged if judged else None
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """1 + accepted / rounds, ``None`` without a round."""
+        return 1 + self.accepted / self.rounds if self.rounds else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON-ready copy."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Report:
+        """The inverse of :meth:`as_dict`; unknown keys are ignored."""
+        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        known["notes"] = tuple(known.get("notes", ()))
+        known["attempts"] = tuple(
+            Attempt(**{**a, "usage": Usage(**a["usage"])}) for a in known.get("attempts", ())
+        )
+        return cls(**known)
