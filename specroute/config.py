@@ -1,0 +1,97 @@
+"""``specroute.toml`` (or the same structure as a dict) as frozen values.
+
+Knows every key, its type and its default, and reports all problems of a file at once. Deliberately
+knows nothing of HTTP, models or policies' behaviour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specroute.types import TargetRef
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Deadlines in seconds. They span all attempts of a request; keep-alives reset none."""
+
+    connect: float = 5.0
+    first_token: float = 60.0
+    """Request start to the first content (streams) or the whole answer's headers."""
+    stall: float = 60.0
+    """Longest silence between two pieces of content."""
+    total: float = 600.0
+    idle: float = 60.0
+    """A stream that its reader holds without reading is ended after this; 0 never."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderConfig:
+    """One ``[providers.<name>]`` table, its profile's defaults filled in."""
+
+    name: str
+    profile: str
+    base_url: str
+    env_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    """Resolved from ``env_key`` when the config is loaded; never shown."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    query: Mapping[str, str] = field(default_factory=dict)
+    timeouts: Timeouts = Timeouts()
+    timeouts_set: frozenset[str] = frozenset()
+    """Names of the timeouts that the file sets itself."""
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
+    """Overrides over the profile."""
+    prices: Mapping[str, Any] = field(default_factory=dict)
+    """USD per million tokens: ``input``, ``output``, ``cached_input``; or tables keyed by model."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """One ``[drafts.<name>]`` table."""
+
+    name: str
+    kind: str
+    """``local | ngram | remote``."""
+    model: str | None = None
+    provider: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    temperature: float | None = None
+    """The draft's own temperature; ``None``: greedy at the target's T = 0, else the request's."""
+    max_memory: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """A preset's name and the parameters laid over it."""
+
+    preset: str = "balanced"
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """One ``[models.<name>]`` table: what the app passes as ``model=``."""
+
+    name: str
+    targets: tuple[TargetRef, ...]
+    drafts: tuple[str, ...] = ()
+    policy: PolicyConfig = PolicyConfig()
+    tokenizer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole file, validated."""
+
+    providers: Mapping[str, ProviderConfig]
+    models: Mapping[str, ModelConfig] = field(default_factory=dict)
+    drafts: Mapping[str, DraftConfig] = field(default_factory=dict)
+    default_provider: str | None = None
+    source: str = "argument"
+    """Where it came from: a path, ``argument``, or ``AsyncSpecRoute(base_url=…)``."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Dotted key → where its value came from."""
