@@ -1,0 +1,55 @@
+# Every target does its own set-up in .venv and needs nothing but make and Python 3.11 or later.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p >/dev/null 2>&1 && "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench bench-overhead docs wheel-test ci clean
+
+help:  ## Show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+setup: $(STAMP)  ## Make .venv with the pinned versions
+
+$(STAMP): pyproject.toml constraints.txt
+	@if [ -z "$(PYTHON)" ]; then echo "specroute needs Python 3.11 or later on PATH (looked for python3.11, python3.12, python3.13, python3). Install it, or name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; fi
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv/ensurepip module (Debian and Ubuntu: install python3-venv)." >&2; exit 1; }
+	@echo "Setting up $(VENV) with $$("$(PYTHON)" --version) (torch and transformers: a few minutes the first time)"
+	@[ -x $(PY) ] || "$(PYTHON)" -m venv $(VENV)
+	@$(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)  ## Plain against speculative, side by side, on the bundled models
+	@$(PY) -m specroute.cli demo
+
+test: $(STAMP)  ## The test suite
+	@$(PY) -m pytest -q
+
+check: $(STAMP)  ## Lint, format, types and import rules
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(VENV)/bin/lint-imports
+
+format: $(STAMP)  ## Apply the formatter and the fixable lints
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+bench: $(STAMP)  ## Overhead against AsyncOpenAI and LiteLLM's Router, drafting speed
+	@$(PY) bench/overhead.py --with-litellm
+	@$(PY) bench/draft_speed.py
+
+docs: $(STAMP)  ## Regenerate the generated pages
+	@$(PY) -m specroute.cli providers --markdown > docs/providers.md
+
+wheel-test: $(STAMP)  ## Build the wheel and test it with the source tree out of reach
+	@PY=$(PY) bash .ci/wheel-test
+
+ci:  ## What CI runs
+	@bash .ci/run
+
+clean:  ## Remove everything the targets made
+	rm -rf $(VENV) .cache dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
