@@ -99,6 +99,9 @@ class Attempt:
     seconds: float
     usage: Usage = Usage()
     request_id: str | None = None
+    estimated: bool = False
+    """True: tokens were counted here, because the server's own count never came (a stream that was
+    ended early shows none)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,64 @@
+"""The book of one request: every call that left for a provider, what came of it and what it used.
+
+Pure but for the clock passed in. Knows no prices (``ledger`` does) and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from specroute.errors import ProviderError
+from specroute.types import Attempt, Usage
+
+
+class Entry:
+    """One open line of the book; fill in ``usage`` and ``request_id`` as they become known."""
+
+    __slots__ = ("estimated", "request_id", "usage")
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self.request_id: str | None = None
+        self.estimated = False
+        """True: the usage was counted here because the server's own count never came."""
+
+
+class Book:
+    """Collects :class:`Attempt` lines in the order in which calls ended."""
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self.attempts: list[Attempt] = []
+
+    @contextmanager
+    def attempt(self, target: str, purpose: str) -> Iterator[Entry]:
+        """Time one call; its line is written when the block ends, whatever ended it."""
+        started = self._clock()
+        entry = Entry()
+        outcome = "ok"
+        try:
+            yield entry
+        except ProviderError as error:
+            outcome = error.outcome
+            raise
+        except BaseException as error:
+            outcome = "cancelled" if _is_cancel(error) else type(error).__name__
+            raise
+        finally:
+            self.attempts.append(
+                Attempt(
+                    target=target,
+                    purpose=purpose,
+                    outcome=outcome,
+                    seconds=self._clock() - started,
+                    usage=entry.usage,
+                    request_id=entry.request_id,
+                    estimated=entry.estimated,
+                )
+            )
+
+
+def _is_cancel(error: BaseException) -> bool:
+    return type(error).__name__ in ("CancelledError", "GeneratorExit")
