@@ -6,9 +6,27 @@ then stay cautious until behaviour has shown otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import date
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from specroute import bundled_data, tables
+from specroute.errors import ConfigError
+
+SCORE_DIALECTS = ("echo", "prompt_logprobs", "echo_last", "generate", "fanout", "mistral")
+PREFILL_DIALECTS = (
+    "continue_final_message",
+    "prefix",
+    "partial",
+    "trailing_assistant",
+    "body_prefix",
+)
+FACT_KINDS = ("source", "docs", "issue", "measured", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +41,20 @@ class Capabilities:
     """``max_tokens`` or ``max_completion_tokens``, on chat."""
     min_max_tokens: int = 1
     score: tuple[str, ...] = ()
-    """Scoring dialects, best first; only ``echo`` is implemented."""
+    """Scoring dialects, best first: ``echo``, ``prompt_logprobs``, ``echo_last``, ``generate``,
+    ``fanout``, ``mistral``. Only ``echo`` is implemented."""
     echo_max_logprobs: int | None = None
     """Largest ``logprobs=N`` on /completions with echo."""
+    echo_shape: str = "choices"
+    """Where echoed logprobs stand: ``choices`` (``choices[i].logprobs``) or ``prompt`` (a list
+    beside ``choices``, without ``text_offset``)."""
+    echo_keeps_cache: bool | None = None
+    """Echo rounds read the server's prefix cache; false: every round is a full prefill."""
+    zero_max_tokens: str | None = None
+    """What ``max_tokens = 0`` does on /completions: ``refused``, ``unlimited``, ``echo_only``
+    (accepted together with echo) or ``evaluate`` (reads the prompt, generates nothing)."""
+    adds_bos: bool | None = None
+    """/completions adds special tokens to text prompts (templated text then has two)."""
     id_prompts: bool | None = None
     """/completions takes lists of token ids as the prompt."""
     list_prompts: bool | None = None
@@ -42,13 +71,20 @@ class Capabilities:
     """The reply repeats the prefilled text."""
     prefill_trims: bool | None = None
     """Trailing whitespace of the prefill is lost."""
+    prefill_base: str | None = None
+    """Path of the base_url under which alone the prefill works (``/beta``)."""
     prediction: bool | None = None
+    """Takes ``prediction`` (predicted outputs)."""
     cached_tokens: bool | None = None
     """Usage shows prompt tokens read from cache."""
     sampling_defaults: str | None = None
     """``openai`` (temperature 1, top_p 1, nothing else) or ``model`` (the server's own)."""
     eos_in_usage: bool | None = None
     """completion_tokens counts the end-of-sequence token."""
+    seed_param: str = "seed"
+    """``seed`` or ``random_seed``."""
+    unknown_fields: str | None = None
+    """Request fields that the server doesn't know: ``ignored`` or ``refused``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +117,190 @@ class Profile:
     facts: tuple[Fact, ...] = ()
     quirks: tuple[str, ...] = field(default=())
     """Sentences for people."""
+    hosts: tuple[str, ...] = ()
+    """Further hosts of the same provider, reached over https."""
+
+    def owns(self, base_url: str) -> bool:
+        """Whether ``base_url`` is the provider's own address: same scheme, host and port.
+
+        Only there may the key of ``env_key`` go, and only there do the provider's prices hold,
+        unless the config says so itself.
+        """
+        there = _origin(base_url)
+        if there is None:
+            return False
+        own = [_origin(self.base_url)] if self.base_url else []
+        return there in own or there in [("https", host, 443) for host in self.hosts]
+
+
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    "max_tokens_param": ("max_tokens", "max_completion_tokens"),
+    "score": SCORE_DIALECTS,
+    "echo_shape": ("choices", "prompt"),
+    "zero_max_tokens": ("refused", "unlimited", "echo_only", "evaluate"),
+    "logprobs": ("raw", "processed"),
+    "template": ("tokenize", "apply-template"),
+    "prefill": PREFILL_DIALECTS,
+    "sampling_defaults": ("openai", "model"),
+    "seed_param": ("seed", "random_seed"),
+    "unknown_fields": ("ignored", "refused"),
+}
+
+
+def _words(choices: tuple[str, ...]) -> Callable[[Any], tuple[str, ...]]:
+    one = tables.one_of(*choices)
+
+    def read(value: Any) -> tuple[str, ...]:
+        return tuple(one(word) for word in tables.strings(value))
+
+    return read
+
+
+def _count(value: Any) -> int:
+    return tables.integer(value, at_least=0)
+
+
+def _reader(name: str, annotation: str) -> Callable[[Any], Any]:
+    kind = annotation.removesuffix(" | None")
+    if kind == "tuple[str, ...]":
+        return _words(_VALUES[name])
+    if name in _VALUES:
+        return tables.one_of(*_VALUES[name])
+    return {"bool": tables.boolean, "int": _count, "str": tables.text}[kind]
+
+
+CAPABILITY_READERS: Mapping[str, Callable[[Any], Any]] = {
+    f.name: _reader(f.name, str(f.type)) for f in fields(Capabilities)
+}
+"""Capability → the reader that checks a value for it."""
+
+
+def read_capabilities(table: tables.Table) -> dict[str, Any]:
+    """A table of capability overrides, checked; problems go to the table."""
+    found = {
+        key: table.get(key, read, None) for key, read in CAPABILITY_READERS.items() if key in table
+    }
+    for key in table.data:
+        if key in CAPABILITY_READERS:
+            continue
+        hint = tables.suggest(key, CAPABILITY_READERS)
+        table.problem(f"unknown capability{hint}; `specroute providers` lists them", key)
+    return found
+
+
+def profile_names() -> tuple[str, ...]:
+    """The profiles that ship."""
+    return bundled_data.names("providers")
+
+
+@cache
+def load_profile(name: str) -> Profile:
+    """Read ``providers/<name>.toml``; :class:`ConfigError` for an unknown name or a bad file."""
+    known = profile_names()
+    if name not in known:
+        raise ConfigError(
+            f"unknown profile {name!r}{tables.suggest(name, known)}; known: {tables.listed(known)}"
+        )
+    return parse_profile(name, tomllib.loads(bundled_data.read("providers", name)))
+
+
+def parse_profile(name: str, data: Mapping[str, Any]) -> Profile:
+    """One profile's table, checked; every problem of it in one :class:`ConfigError`."""
+    problems: list[str] = []
+    root = tables.Table(data, (), problems)
+    rows = root.raw("models") or ()
+    facts = root.raw("facts") or ()
+    profile = Profile(
+        name=name,
+        title=root.get("title", tables.text, name),
+        base_url=root.get("base_url", tables.text, None),
+        env_key=root.get("env_key", tables.text, None),
+        auth=root.get("auth", tables.one_of("bearer", "api-key", "none"), "bearer"),
+        price_provider=root.get("price_provider", tables.text, None),
+        capabilities=Capabilities(**read_capabilities(root.table("capabilities"))),
+        models=tuple(_model_row(row, i, problems) for i, row in enumerate(rows)),
+        facts=tuple(_fact(row, i, problems) for i, row in enumerate(facts)),
+        quirks=root.get("quirks", tables.strings, ()),
+        hosts=root.get("hosts", tables.strings, ()),
+    )
+    root.finish()
+    if problems:
+        raise ConfigError(problems, f"providers/{name}.toml")
+    return profile
+
+
+def _model_row(row: Any, index: int, problems: list[str]) -> tuple[str, Mapping[str, Any]]:
+    data = dict(row) if isinstance(row, Mapping) else {}
+    pattern = data.pop("match", None)
+    table = tables.Table(data, (f"models[{index}]",), problems)
+    if not isinstance(pattern, str):
+        table.problem("expected a pattern of model names", "match")
+    return str(pattern), read_capabilities(table)
+
+
+def _fact(row: Any, index: int, problems: list[str]) -> Fact:
+    table = tables.Table(row, (f"facts[{index}]",), problems)
+    checked = table.raw("checked")
+    if not isinstance(checked, date):
+        table.problem(f"expected a date, got {tables.show(checked)}", "checked")
+    about = table.get("fields", tables.strings, ())
+    known = {*CAPABILITY_READERS, *(f.name for f in fields(Profile))}
+    for name in about:
+        if name not in known:
+            table.problem(f"unknown field {name!r}{tables.suggest(name, known)}", "fields")
+    fact = Fact(
+        fields=about,
+        source=table.get("source", tables.text, ""),
+        kind=table.get("kind", tables.one_of(*FACT_KINDS), ""),
+        checked=checked.isoformat() if isinstance(checked, date) else "",
+    )
+    table.finish()
+    return fact
+
+
+class HasCapabilities(Protocol):
+    """What :func:`capabilities_for` needs of a provider's config."""
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """Overrides over the profile."""
+
+
+def capabilities_for(
+    profile: Profile, provider: HasCapabilities | None, model: str
+) -> Capabilities:
+    """What ``model`` can do at a provider: the profile, its rows for the model, the config's word.
+
+    Later ones win. :class:`ConfigError` for an override that is no capability or has a wrong value.
+    """
+    laid: dict[str, Any] = {}
+    for pattern, overrides in profile.models:
+        if fnmatchcase(model.lower(), pattern.lower()):
+            laid |= overrides
+    if provider is not None and provider.capabilities:
+        problems: list[str] = []
+        laid |= read_capabilities(tables.Table(provider.capabilities, ("capabilities",), problems))
+        if problems:
+            raise ConfigError(problems)
+    return replace(profile.capabilities, **laid) if laid else profile.capabilities
+
+
+@cache
+def profile_at(base_url: str) -> str:
+    """The name of the profile whose own address ``base_url`` is, else ``generic``."""
+    for name in profile_names():
+        if load_profile(name).owns(base_url):
+            return name
+    return "generic"
+
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def _origin(url: str) -> tuple[str, str, int] | None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme, 0)
+    except ValueError:
+        return None
+    return (parts.scheme, parts.hostname, port) if parts.hostname and port else None

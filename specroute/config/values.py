@@ -1,7 +1,7 @@
-"""``specroute.toml`` (or the same structure as a dict) as frozen values.
+"""What a config is, as frozen values.
 
-Knows every key, its type and its default, and reports all problems of a file at once. Deliberately
-knows nothing of HTTP, models or policies' behaviour.
+Knows every key, its type and its default; deliberately not how a file becomes one, nor anything of
+HTTP, models or policies' behaviour.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from specroute.errors import ConfigError
 from specroute.types import TargetRef
 
 
@@ -38,7 +39,7 @@ class ProviderConfig:
     api_key: str | None = field(default=None, repr=False)
     """Resolved from ``env_key`` when the config is loaded; never shown."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeouts: Timeouts = Timeouts()
     timeouts_set: frozenset[str] = frozenset()
     """Names of the timeouts that the file sets itself."""
@@ -46,6 +47,21 @@ class ProviderConfig:
     """Overrides over the profile."""
     prices: Mapping[str, Any] = field(default_factory=dict)
     """USD per million tokens: ``input``, ``output``, ``cached_input``; or tables keyed by model."""
+    declared: bool = True
+    """False for a bundled profile that is used without a ``[providers.<name>]`` table."""
+
+    def key(self) -> str | None:
+        """The key to send, ``None`` when the provider takes none.
+
+        :class:`ConfigError` when there is a variable for it and it isn't set: a declared provider
+        is checked when the config is loaded, an undeclared one only when it is used.
+        """
+        if self.api_key is None and self.env_key is not None:
+            raise ConfigError(
+                f"providers.{self.name}.env_key: the environment variable {self.env_key} is not "
+                f"set; set it to the key for {self.base_url}"
+            )
+        return self.api_key
 
 
 @dataclass(frozen=True, slots=True)
