@@ -1,4 +1,66 @@
 """One deadline for one request: four clocks that span every attempt made for it.
 
-Pure arithmetic over a monotonic clock passed in; it raises nothing and waits for nothing itself.
+Pure arithmetic over a monotonic clock passed in; it raises nothing and waits for nothing itself
+(``http.watch`` does). ``math.inf`` is "no limit".
 """
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import inf
+
+from specroute.config import Timeouts
+
+
+class Deadline:
+    """When each limit of :class:`~specroute.config.Timeouts` runs out, for one request.
+
+    ``started`` is the clock's reading when the request began; retries, drafting and scoring rounds
+    share it. Every duration is in seconds.
+    """
+
+    __slots__ = ("clock", "started", "timeouts")
+
+    def __init__(self, timeouts: Timeouts, clock: Callable[[], float] = time.monotonic) -> None:
+        self.timeouts = timeouts
+        self.clock = clock
+        self.started = clock()
+
+    def remaining(self, which: str) -> float:
+        """Seconds left: of ``total`` and ``first_token`` since the start, of ``connect`` and
+        ``stall`` for a wait that begins now. Never more than ``total`` leaves; may be negative."""
+        now = self.clock()
+        total = self.started + self.timeouts.total - now
+        if which == "total":
+            return total
+        first = self.started + self.timeouts.first_token - now
+        if which == "first_token":
+            return min(first, total)
+        if which == "connect":
+            return min(self.timeouts.connect, first, total)
+        if which == "stall":
+            return min(self.timeouts.stall, total)
+        raise ValueError(f"expected connect, first_token, stall or total, got {which!r}")
+
+    def limit(self, silent_since: float | None, held: float = 0.0) -> tuple[float, str]:
+        """The clock reading at which the next limit passes, and its name.
+
+        ``silent_since``: when the last content came, ``None`` before the first. ``held``: seconds
+        for which the reader, not the provider, kept things waiting before the first content.
+        """
+        total = self.started + self.timeouts.total
+        if silent_since is None:
+            first = self.started + self.timeouts.first_token + held
+            return (first, "first_token") if first <= total else (total, "total")
+        stall = silent_since + self.timeouts.stall
+        return (stall, "stall") if stall <= total else (total, "total")
+
+    def seconds(self, which: str) -> float:
+        """The configured length of one limit."""
+        value: float = getattr(self.timeouts, which)
+        return value
+
+
+UNLIMITED = Timeouts(connect=inf, first_token=inf, stall=inf, total=inf, idle=0.0)
+"""No limit at all; the start for callers that set only some."""

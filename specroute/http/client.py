@@ -1,0 +1,716 @@
+"""The only HTTP: one client per provider over httpx2.
+
+Knows connections, keys, deadlines and how transport errors become ours (once, here). Deliberately
+knows no retries (``http.retry`` rules, the router decides) and nothing of what a target is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+
+from specroute.config import ProviderConfig
+from specroute.errors import (
+    BadAnswer,
+    ConfigError,
+    ConnectFailed,
+    DeadlineExceeded,
+    ErrorInBody,
+    ProviderError,
+    StatusError,
+    StreamAbandoned,
+    StreamTruncated,
+)
+from specroute.http import wire
+from specroute.http.deadline import Deadline
+from specroute.http.sse import SseDecoder, SseEvent
+from specroute.http.supervisor import Supervisor
+from specroute.http.watch import Watch
+
+DRAIN_S = 0.1
+"""How long to wait for a stream's end after ``[DONE]``, so that the connection can be reused."""
+MAX_REDIRECTS = 20
+LIMITS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
+
+Headers = Sequence[tuple[str, str]]
+
+
+@dataclass(slots=True)
+class Call:
+    """One HTTP request to a provider.
+
+    ``path`` is relative to the provider's ``base_url`` (``root=True``: to the server's root, the
+    base without its last ``/v1``). ``request``: a request to send as it is instead, its URL and
+    credentials included (the plain client's own).
+    """
+
+    method: str = "POST"
+    path: str = ""
+    query: str = ""
+    headers: Headers = ()
+    content: bytes | AsyncIterable[bytes] | None = None
+    root: bool = False
+    request: httpx2.Request | None = None
+    follow_redirects: bool = True
+    send_options: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to ``httpx2.AsyncClient.send`` (``auth``)."""
+    _built: httpx2.Request | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonReply:
+    """A whole JSON answer."""
+
+    data: dict[str, Any]
+    headers: Mapping[str, str]
+    seconds: float
+    """From sending to the last byte."""
+    request_id: str | None
+    status: int = 200
+
+
+class OpenReply:
+    """An answer whose headers are there and whose body is still on its way.
+
+    Read it with :meth:`read`, :meth:`chunk` or ``async for``; end it with :meth:`aclose` (or
+    ``async with``), which ends the upstream at once. Dropping it does the same a little later.
+    """
+
+    __slots__ = ("_body", "headers", "response", "status", "watch")
+
+    def __init__(self, response: httpx2.Response, body: _Body, watch: Watch) -> None:
+        self.response = response
+        self.status = response.status_code
+        self.headers: httpx2.Headers = response.headers
+        self.watch = watch
+        self._body = body
+
+    @property
+    def request_id(self) -> str | None:
+        return self.headers.get("x-request-id")
+
+    @property
+    def decoded(self) -> bool:
+        """Whether :meth:`chunk` undoes a ``Content-Encoding``."""
+        return self._body.decoded
+
+    async def chunk(self) -> bytes | None:
+        """The next bytes of the body, ``None`` at its end.
+
+        Raises :class:`DeadlineExceeded`, :class:`StreamTruncated`, :class:`StreamAbandoned`. Call
+        ``watch.content()`` for bytes that carry content, ``watch.handed()`` on handing some on.
+        """
+        return await self._body.chunk()
+
+    async def read(self) -> bytes:
+        """The whole body, decoded; closes. Every byte counts as content."""
+        parts: list[bytes] = []
+        try:
+            while (part := await self._body.chunk()) is not None:
+                self.watch.content()
+                parts.append(part)
+        finally:
+            await self._body.aclose()
+        return b"".join(parts)
+
+    async def drain(self, seconds: float = DRAIN_S) -> None:
+        """Read on to the end for at most ``seconds`` and close, so the connection can be reused."""
+        try:
+            async with asyncio.timeout(seconds):
+                while await self._body.chunk() is not None:
+                    pass
+        except (TimeoutError, ProviderError):
+            pass  # The answer is complete; only this connection's reuse is lost.
+        finally:
+            await self._body.aclose()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        try:
+            while (part := await self._body.chunk()) is not None:
+                self.watch.content()
+                self.watch.handed()
+                yield part
+        finally:
+            await self._body.aclose()
+
+    async def aclose(self) -> None:
+        """End the exchange; idempotent."""
+        await self._body.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._body.aclose()
+
+    def __del__(self) -> None:
+        body = getattr(self, "_body", None)
+        if body is not None and not body.closed:
+            body.abandon_soon()
+
+
+class _Body:
+    """The upstream side of an :class:`OpenReply`; the timer may hold it, the reader does not."""
+
+    __slots__ = (
+        "_iterator",
+        "_loop",
+        "_provider",
+        "_reading",
+        "_response",
+        "_supervisor",
+        "_watch",
+        "abandoned",
+        "closed",
+        "decoded",
+    )
+
+    def __init__(
+        self,
+        response: httpx2.Response,
+        watch: Watch,
+        provider: str,
+        supervisor: Supervisor,
+        decode: bool,
+    ) -> None:
+        self._response = response
+        self._watch = watch
+        self._provider = provider
+        self._supervisor = supervisor
+        self._loop = asyncio.get_running_loop()
+        self._reading = False
+        self.closed = False
+        self.abandoned = False
+        encoding = response.headers.get("content-encoding", "identity")
+        self.decoded = decode and encoding != "identity"
+        # Two generators fewer a chunk than aiter_bytes(), where there is nothing to decode.
+        self._iterator: AsyncIterator[bytes] = (
+            response.aiter_bytes() if self.decoded else response.stream.__aiter__()  # type: ignore[union-attr]
+        )
+        watch.idle(self._idle)
+
+    async def chunk(self) -> bytes | None:
+        if self.closed:
+            if self.abandoned:
+                idle = self._watch.deadline.timeouts.idle
+                raise StreamAbandoned(
+                    f"{self._provider}: the stream was not read for {idle:g} s (timeouts.idle) "
+                    "and has been ended"
+                )
+            return None
+        self._reading = True
+        try:
+            return await self._watch.guard(self._iterator.__anext__())
+        except StopAsyncIteration:
+            self._reading = False
+            await self.aclose()
+            return None
+        except (httpx2.HTTPError, httpx2.StreamError, ssl.SSLError) as error:
+            if self._closed_meanwhile():
+                return None
+            self._reading = False
+            await self.aclose()
+            raise StreamTruncated(
+                f"{self._provider}: the connection broke before the answer was complete "
+                f"({type(error).__name__})",
+                provider=self._provider,
+            ) from error
+        except BaseException:
+            # A deadline or a cancellation: not every transport closes by itself.
+            self._reading = False
+            await self.aclose()
+            raise
+        finally:
+            self._reading = False
+
+    def _closed_meanwhile(self) -> bool:
+        """Someone else closed while this read was waiting."""
+        return self.closed
+
+    async def aclose(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._watch.stop()
+        try:
+            if not self._reading:
+                close = getattr(self._iterator, "aclose", None)
+                if close is not None:
+                    await close()
+        finally:
+            await self._response.aclose()
+
+    def _idle(self) -> None:
+        self.abandoned = True
+        self._supervisor.spawn(self.aclose(), name="end of a stream nobody reads")
+
+    def abandon_soon(self) -> None:
+        """From any thread, a finaliser included: end the upstream on its own loop."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._spawn_close)
+
+    def _spawn_close(self) -> None:
+        if not self.closed:
+            self._supervisor.spawn(self.aclose(), name="end of a dropped stream")
+
+
+class EventStream:
+    """A stream of :class:`~specroute.http.sse.SseEvent`, without comments and empty events.
+
+    Ends normally only after ``[DONE]``, or at the end of the body once a ``finish_reason`` was
+    seen; otherwise it raises :class:`StreamTruncated`. An error event raises :class:`ErrorInBody`.
+    ``[DONE]`` itself is not yielded. Cancelling or closing ends the upstream at once.
+    """
+
+    def __init__(self, reply: OpenReply, provider: str) -> None:
+        self.reply = reply
+        self.headers: Mapping[str, str] = reply.headers
+        self.request_id = reply.request_id
+        self.finished = False
+        """A ``finish_reason`` or ``[DONE]`` was seen."""
+        self._provider = provider
+        self._decoder = SseDecoder(provider)
+        self._ready: list[SseEvent] = []
+        self._over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SseEvent:
+        try:
+            event = await self._next()
+        except BaseException:
+            await self.aclose()
+            raise
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def _next(self) -> SseEvent | None:
+        while True:
+            while self._ready:
+                event = self._ready.pop(0)
+                if event.done:
+                    self.finished = True
+                    self._over = True
+                    self._ready.clear()
+                    await self.reply.drain()
+                    return None
+                error = event.error
+                if error is not None:
+                    raise ErrorInBody(
+                        f"{self._provider}: "
+                        + wire.error_message(error, "An error occurred during streaming"),
+                        provider=self._provider,
+                        body=error,
+                    )
+                if not event.payload:
+                    continue
+                if event.has_content:
+                    self.reply.watch.content()
+                if not self.finished and event.has_finish:
+                    self.finished = True
+                self.reply.watch.handed()
+                return event
+            if self._over:
+                return None
+            chunk = await self.reply.chunk()
+            if chunk is None:
+                self._over = True
+                self._ready = self._decoder.flush()
+                for event in self._ready:
+                    if event.payload and not event.done:
+                        _whole(event, self._provider)
+                if not self.finished and not any(e.done or e.has_finish for e in self._ready):
+                    raise truncated(self._provider)
+            else:
+                self._ready = self._decoder.feed(chunk)
+
+    async def aclose(self) -> None:
+        """End the stream and its upstream request; idempotent."""
+        self._over = True
+        self._ready.clear()
+        await self.reply.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def truncated(provider: str) -> StreamTruncated:
+    """The error for a stream that just stops."""
+    return StreamTruncated(
+        f"{provider}: the stream ended with neither a finish_reason nor [DONE]; "
+        "what came of the answer is incomplete",
+        provider=provider,
+    )
+
+
+def _whole(event: SseEvent, provider: str) -> None:
+    """An event that the end of the stream cut off is no event."""
+    try:
+        _ = event.data
+    except BadAnswer as error:
+        raise truncated(provider) from error
+
+
+class HttpClient:
+    """HTTP to one provider, with its key, its headers and its base URL.
+
+    ``client``: the httpx2 client to send with (shared, never closed here); without one, an own
+    one is made on first use. ``profile_auth``: how the key travels, ``bearer | api-key | none``.
+    Raises :class:`ConfigError` for a key that can't be a header.
+    """
+
+    def __init__(
+        self,
+        provider: ProviderConfig,
+        *,
+        client: httpx2.AsyncClient | None = None,
+        profile_auth: str = "bearer",
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self.provider = provider
+        self.supervisor = supervisor or Supervisor()
+        self._client = client
+        self._owns_client = client is None
+        self._owns_supervisor = supervisor is None
+        base = httpx2.URL(provider.base_url)
+        if base.userinfo:
+            raise ConfigError(
+                f"providers.{provider.name}.base_url: credentials in a URL are not allowed; "
+                "name the key's variable in env_key",
+            )
+        path = base.raw_path.partition(b"?")[0].rstrip(b"/")
+        self._base = base
+        self._base_path = path
+        self._root_path = path[: -len(b"/v1")] if path.endswith(b"/v1") else path
+        self._query = str(httpx2.QueryParams(dict(provider.query))) if provider.query else ""
+        self._urls: dict[tuple[str, str, bool], httpx2.URL] = {}
+        self._headers = self._own_headers(profile_auth)
+        self._own_names = frozenset(name.lower() for name, _ in self._headers)
+
+    def __repr__(self) -> str:
+        return f"HttpClient({self.provider.name!r}, {wire.show_url(self.provider.base_url)!r})"
+
+    def _own_headers(self, auth: str) -> list[tuple[str, str]]:
+        headers = dict(self.provider.headers)
+        key = self.provider.api_key
+        if key is not None:
+            if any(ord(c) < 33 or ord(c) > 126 for c in key):
+                raise ConfigError(
+                    f"providers.{self.provider.name}: the key in "
+                    f"{self.provider.env_key or 'api_key'} has a blank or other character that "
+                    "can't be sent (a newline at its end?)"
+                )
+            if auth == "bearer":
+                headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
+                headers["Authorization"] = f"Bearer {key}"
+            elif auth == "api-key":
+                headers["api-key"] = key
+        return list(headers.items())
+
+    def url(self, path: str, query: str = "", *, root: bool = False) -> httpx2.URL:
+        """The absolute URL of a path below ``base_url`` (``root``: below the server's root)."""
+        cached = self._urls.get((path, query, root))
+        if cached is None:
+            prefix = self._root_path if root else self._base_path
+            raw = prefix + b"/" + path.lstrip("/").encode("ascii", "strict")
+            both = "&".join(q for q in (query, self._query) if q)
+            cached = self._base.copy_with(raw_path=raw + (b"?" + both.encode() if both else b""))
+            if len(self._urls) < 256:
+                self._urls[path, query, root] = cached
+        return cached
+
+    @property
+    def client(self) -> httpx2.AsyncClient:
+        """The httpx2 client that sends."""
+        if self._client is None:
+            self._client = httpx2.AsyncClient(limits=LIMITS, timeout=None)
+        return self._client
+
+    def _request(self, call: Call) -> httpx2.Request:
+        headers = [
+            *((k, v) for k, v in call.headers if k.lower() not in self._own_names),
+            *self._headers,
+        ]
+        return httpx2.Request(
+            call.method,
+            self.url(call.path, call.query, root=call.root),
+            headers=headers,
+            content=call.content,
+        )
+
+    async def send(self, call: Call, deadline: Deadline, *, decode: bool = True) -> OpenReply:
+        """Send; return once the headers of the final answer (any status) are there.
+
+        ``decode=False`` leaves a ``Content-Encoding`` as it is. Redirects are followed within the
+        same origin; to another one only a GET or HEAD is, without any credentials. Raises
+        :class:`ConnectFailed`, :class:`DeadlineExceeded` (before the headers: ``connect``,
+        ``first_token`` or ``total``), :class:`BadAnswer` for a refused redirect.
+        """
+        request = call.request
+        if request is None:
+            request = call._built
+            if request is None:
+                request = call._built = self._request(call)
+        watch = Watch(deadline, self.provider.name)
+        try:
+            response = await self._exchange(request, call, watch)
+        except BaseException:
+            watch.stop()
+            raise
+        body = _Body(response, watch, self.provider.name, self.supervisor, decode)
+        return OpenReply(response, body, watch)
+
+    async def _exchange(self, request: httpx2.Request, call: Call, watch: Watch) -> httpx2.Response:
+        origin = request.url
+        for _ in range(MAX_REDIRECTS + 1):
+            response = await self._send_once(request, call, watch)
+            if not (call.follow_redirects and response.has_redirect_location):
+                return response
+            target = response.next_request
+            await response.aclose()
+            if target is None:
+                raise BadAnswer(
+                    f"{self.provider.name}: {wire.show_url(str(request.url))} redirects to an "
+                    "unreadable location",
+                    provider=self.provider.name,
+                )
+            if not _same_origin(origin, target.url):
+                if target.method not in ("GET", "HEAD") or request.method not in ("GET", "HEAD"):
+                    raise BadAnswer(
+                        f"{self.provider.name}: {wire.show_url(str(request.url))} redirects to "
+                        f"another host, {wire.show_url(str(target.url))}; not followed, since "
+                        "the request would go along. If that host is right, make it the base_url",
+                        provider=self.provider.name,
+                    )
+                _strip_credentials(target, self._own_names)
+            request = target
+        raise BadAnswer(
+            f"{self.provider.name}: more than {MAX_REDIRECTS} redirects from "
+            f"{wire.show_url(str(origin))}",
+            provider=self.provider.name,
+        )
+
+    async def _send_once(
+        self, request: httpx2.Request, call: Call, watch: Watch
+    ) -> httpx2.Response:
+        name = self.provider.name
+        deadline = watch.deadline
+        connect = deadline.remaining("connect")
+        if connect <= 0:
+            raise watch.exceeded(deadline.limit(None)[1])
+        # The other waits are the watch's: it knows which bytes are content.
+        request.extensions["timeout"] = {
+            "connect": connect if connect < 1e9 else None,
+            "read": None,
+            "write": None,
+            "pool": None,
+        }
+        sent_at = deadline.clock()
+        try:
+            return await watch.guard(
+                self.client.send(request, stream=True, follow_redirects=False, **call.send_options)
+            )
+        except httpx2.LocalProtocolError:
+            # The original names the offending value, which may be the key.
+            raise ConnectFailed(
+                f"{name}: the request has an illegal header (a newline in a key or a header?)",
+                provider=name,
+            ) from None
+        except httpx2.ConnectTimeout as error:
+            # aiohttp's transport reports a refused connection as a timeout: ask the clock.
+            if deadline.clock() - sent_at >= 0.95 * connect:
+                raise watch.exceeded(
+                    "connect" if connect >= deadline.timeouts.connect else deadline.limit(None)[1]
+                ) from error
+            raise self._no_connection(request, error) from error
+        except (httpx2.RequestError, ssl.SSLError) as error:
+            raise self._no_connection(request, error) from error
+
+    def _no_connection(self, request: httpx2.Request, error: Exception) -> ConnectFailed:
+        detail = str(error) if isinstance(error, httpx2.ConnectError | ssl.SSLError) else ""
+        said = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
+        return ConnectFailed(
+            f"{self.provider.name}: no connection to {wire.show_url(str(request.url))} ({said})",
+            provider=self.provider.name,
+        )
+
+    async def post_json(
+        self,
+        path: str,
+        payload: Mapping[str, Any],
+        deadline: Deadline,
+        *,
+        headers: Mapping[str, str] = {},
+        root: bool = False,
+    ) -> JsonReply:
+        """POST JSON, read a JSON object. No retries.
+
+        Raises :class:`StatusError` for 4xx/5xx, :class:`ErrorInBody` for an error inside a 200,
+        :class:`BadAnswer` for anything that is no JSON object, and what :meth:`send` raises.
+        """
+        started = deadline.clock()
+        call = self._json_call(path, payload, headers, "application/json", root)
+        reply = await self.send(call, deadline)
+        body = await reply.read()
+        self._check_status(reply, body)
+        data = wire.read_object(
+            body,
+            provider=self.provider.name,
+            content_type=reply.headers.get("content-type", ""),
+        )
+        self._check_error(data)
+        seconds = deadline.clock() - started
+        return JsonReply(data, reply.headers, seconds, reply.request_id, reply.status)
+
+    async def post_stream(
+        self,
+        path: str,
+        payload: Mapping[str, Any],
+        deadline: Deadline,
+        *,
+        headers: Mapping[str, str] = {},
+        root: bool = False,
+    ) -> EventStream:
+        """POST JSON, read server-sent events; returns once a 2xx's headers are there. No retries.
+
+        Raises as :meth:`post_json`. A JSON answer instead of events becomes one chunk.
+        """
+        call = self._json_call(path, payload, headers, "text/event-stream", root)
+        reply = await self.send(call, deadline)
+        if reply.status >= 300:
+            self._check_status(reply, await reply.read())
+        kind = reply.headers.get("content-type", "")
+        if "json" in kind or "html" in kind:
+            data = wire.read_object(
+                await reply.read(), provider=self.provider.name, content_type=kind
+            )
+            self._check_error(data)
+            return _Ready(reply, self.provider.name, wire.as_chunks(data))
+        return EventStream(reply, self.provider.name)
+
+    def _json_call(
+        self,
+        path: str,
+        payload: Mapping[str, Any],
+        headers: Mapping[str, str],
+        accept: str,
+        root: bool,
+    ) -> Call:
+        return Call(
+            "POST",
+            path,
+            headers=[
+                ("Accept", accept),
+                ("Accept-Encoding", "identity"),
+                ("Content-Type", "application/json"),
+                ("User-Agent", "specroute"),
+                *headers.items(),
+            ],
+            content=wire.dumps(payload),
+            root=root,
+        )
+
+    def _check_status(self, reply: OpenReply, body: bytes) -> None:
+        if reply.status < 300:
+            return
+        raise self.status_error(reply.status, reply.headers, body)
+
+    def status_error(self, status: int, headers: Mapping[str, str], body: bytes) -> StatusError:
+        """The error for a status, with a note about ``base_url`` where that may be the cause."""
+        error = StatusError(
+            f"{self.provider.name}: {wire.status_message(status, body)}",
+            provider=self.provider.name,
+            status=status,
+            headers=headers,
+            body=body,
+        )
+        if status in (404, 405):
+            error.add_note(wire.base_url_hint(self.provider.base_url))
+        return error
+
+    def _check_error(self, data: Mapping[str, Any]) -> None:
+        error = wire.error_in(data)
+        if error is not None:
+            raise ErrorInBody(
+                f"{self.provider.name}: "
+                + wire.error_message(error, "an error came inside a 200 answer"),
+                provider=self.provider.name,
+                body=error,
+            )
+
+    async def aclose(self) -> None:
+        """Close what this client made itself; idempotent."""
+        if self._owns_supervisor:
+            await self.supervisor.aclose()
+        if self._owns_client and self._client is not None:
+            await self._client.aclose()
+
+
+class _Ready(EventStream):
+    """A whole answer that came at once, read as events."""
+
+    def __init__(self, reply: OpenReply, provider: str, events: bytes) -> None:
+        super().__init__(reply, provider)
+        self._ready = self._decoder.feed(events)
+
+
+def _same_origin(a: httpx2.URL, b: httpx2.URL) -> bool:
+    """Same scheme, host and port, or the same host's step up from http to https."""
+    if a.host != b.host:
+        return False
+    if a.scheme == b.scheme:
+        return _port(a) == _port(b)
+    return a.scheme == "http" and b.scheme == "https" and _port(a) == 80 and _port(b) == 443
+
+
+def _port(url: httpx2.URL) -> int | None:
+    return url.port or {"http": 80, "https": 443}.get(url.scheme)
+
+
+_CREDENTIALS = frozenset(
+    {
+        "authorization",
+        "api-key",
+        "x-api-key",
+        "x-goog-api-key",
+        "cookie",
+        "openai-organization",
+        "openai-project",
+        "proxy-authorization",
+    }
+)
+
+
+def _strip_credentials(request: httpx2.Request, names: frozenset[str]) -> None:
+    for name in _CREDENTIALS | names:
+        request.headers.pop(name, None)
+
+
+__all__ = [
+    "BadAnswer",
+    "Call",
+    "DeadlineExceeded",
+    "EventStream",
+    "HttpClient",
+    "JsonReply",
+    "OpenReply",
+]

@@ -1,0 +1,55 @@
+"""Tasks that must outlive the call that started them, and nothing else.
+
+Knows every task it started and ends them when it is closed. asyncio only. A task group opened in
+one task can't be closed by a reader in another, which is why this exists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+log = logging.getLogger("specroute")
+
+
+class Supervisor:
+    """Starts tasks, keeps them from being collected, logs what they raise, ends them at close."""
+
+    __slots__ = ("_closed", "_tasks")
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    @property
+    def running(self) -> int:
+        """How many tasks are alive."""
+        return len(self._tasks)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any] | None:
+        """Run ``work`` on the running loop; ``None`` (and nothing run) once closed."""
+        if self._closed:
+            work.close()
+            return None
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("%s failed: %s", task.get_name(), type(error).__name__, exc_info=error)
+
+    async def aclose(self) -> None:
+        """Cancel what still runs on this loop and wait for it; further ``spawn`` do nothing."""
+        self._closed = True
+        loop = asyncio.get_running_loop()
+        here = asyncio.current_task()
+        mine = [t for t in self._tasks if t is not here and t.get_loop() is loop]
+        for task in mine:
+            task.cancel()
+        if mine:
+            await asyncio.wait(mine)

@@ -1,0 +1,142 @@
+"""The OpenAI wire format as pure functions over bytes and dicts: bodies, errors, hints.
+
+Knows shapes. Deliberately knows no connection and no clock, and re-encodes only what can't be
+spliced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from specroute.errors import BadAnswer
+
+DONE = b"data: [DONE]\n\n"
+
+
+def dumps(value: Any) -> bytes:
+    """Compact UTF-8 JSON, as openai writes it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode()
+
+
+def sse(value: Any) -> bytes:
+    """One ``data:`` event."""
+    return b"data: " + dumps(value) + b"\n\n"
+
+
+def read_object(body: bytes, *, provider: str, content_type: str = "") -> dict[str, Any]:
+    """A JSON object from an answer's body; :class:`BadAnswer` says what came instead."""
+    try:
+        value = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise BadAnswer(
+            f"{provider}: expected JSON, got {describe(body, content_type)}", provider=provider
+        ) from error
+    if not isinstance(value, dict):
+        raise BadAnswer(
+            f"{provider}: expected a JSON object, got {describe(body, content_type)}",
+            provider=provider,
+        )
+    return value
+
+
+def describe(body: bytes, content_type: str = "") -> str:
+    """A short description of an unexpected body, for messages."""
+    if not body.strip():
+        return "an empty body"
+    start = body.lstrip()[:80].decode("utf-8", "replace")
+    kind = "HTML" if start[:1] == "<" or "html" in content_type else (content_type or "a body")
+    return f"{kind} starting {start!r}"
+
+
+def error_in(data: Mapping[str, Any]) -> Any:
+    """The error object inside a 200 answer, or ``None``. An answer with choices is an answer."""
+    error = data.get("error")
+    if error and not data.get("choices"):
+        return error
+    return None
+
+
+def error_message(error: Any, default: str) -> str:
+    """The message of an ``{"error": …}`` object."""
+    message = error.get("message") if isinstance(error, Mapping) else error
+    return message if isinstance(message, str) and message else default
+
+
+def status_message(status: int, body: bytes) -> str:
+    """``Error code: N - message``, as openai words it (the message only if the body has one)."""
+    text = f"Error code: {status}"
+    try:
+        value = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return text
+    error = value.get("error", value) if isinstance(value, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return f"{text} - {message}" if isinstance(message, str) and message else text
+
+
+def show_url(url: str) -> str:
+    """A URL without what may hold a secret: user info, query, fragment."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
+def base_url_hint(base_url: str) -> str:
+    """What to check about a ``base_url`` that answered 404, 405 or with a web page."""
+    shown = show_url(base_url).rstrip("/")
+    path = urlsplit(shown).path
+    if not path.endswith("/v1") and "/v1/" not in path + "/":
+        return f"base_url is {shown}: most OpenAI-format servers want {shown}/v1"
+    if path.endswith("/v1/v1"):
+        return f"base_url is {shown}: it has /v1 twice"
+    return f"base_url is {shown}: check that the server's API lives there"
+
+
+def splice_field(body: bytes, name: str, value: bytes) -> bytes:
+    """Add ``"name":value`` as the last field of a JSON object, without decoding it."""
+    end = body.rstrip()
+    assert end.endswith(b"}")
+    head = end[:-1].rstrip()
+    comma = b"" if head.endswith(b"{") else b","
+    return b'%b%b"%b":%b}' % (head, comma, name.encode(), value)
+
+
+def replace_model(body: bytes, old: str, new: str) -> bytes:
+    """Replace the top-level ``model`` of a JSON object, by bytes where that is safe.
+
+    A ``"model":"old"`` that occurs once, unescaped, can only be the key that is known to be there.
+    """
+    needle = b'"model":' + dumps(old)
+    if body.count(needle) == 1:
+        return body.replace(needle, b'"model":' + dumps(new))
+    data = json.loads(body)
+    data["model"] = new
+    return dumps(data)
+
+
+def as_chunks(data: Mapping[str, Any]) -> bytes:
+    """A whole JSON answer as the stream it should have been: one chunk and ``[DONE]``."""
+    choices = []
+    for position, choice in enumerate(data.get("choices") or ()):
+        if not isinstance(choice, dict):
+            continue
+        one = {k: v for k, v in choice.items() if k != "message"}
+        one.setdefault("index", position)
+        message = choice.get("message")
+        if isinstance(message, dict):
+            delta = dict(message)
+            calls = delta.get("tool_calls")
+            if isinstance(calls, list):
+                delta["tool_calls"] = [
+                    {"index": i, **call} for i, call in enumerate(calls) if isinstance(call, dict)
+                ]
+            one["delta"] = delta
+        choices.append(one)
+    chunk = {**data, "choices": choices}
+    if chunk.get("object") == "chat.completion":
+        chunk["object"] = "chat.completion.chunk"
+    return sse(chunk) + DONE
