@@ -35,6 +35,8 @@ class Capabilities:
 
     chat: bool = True
     completions: bool | None = None
+    """/completions is there and continues the prompt just as it is sent, no chat template laid
+    over it. Plain calls are forwarded whatever this says."""
     stream_usage: bool | None = None
     """Takes ``stream_options.include_usage``."""
     max_tokens_param: str = "max_tokens"
@@ -44,7 +46,7 @@ class Capabilities:
     """Scoring dialects, best first: ``echo``, ``prompt_logprobs``, ``echo_last``, ``generate``,
     ``fanout``, ``mistral``. Only ``echo`` is implemented."""
     echo_max_logprobs: int | None = None
-    """Largest ``logprobs=N`` on /completions with echo."""
+    """Largest ``logprobs=N`` on /completions, with echo or without."""
     echo_shape: str = "choices"
     """Where echoed logprobs stand: ``choices`` (``choices[i].logprobs``) or ``prompt`` (a list
     beside ``choices``, without ``text_offset``)."""
@@ -59,6 +61,7 @@ class Capabilities:
     """/completions takes lists of token ids as the prompt."""
     list_prompts: bool | None = None
     chat_max_logprobs: int | None = None
+    """Largest ``top_logprobs`` on chat; 0: none at all."""
     logprobs: str | None = None
     """``raw`` or ``processed`` (after temperature and truncation), of generated tokens."""
     token_ids_param: str | None = None
@@ -71,8 +74,6 @@ class Capabilities:
     """The reply repeats the prefilled text."""
     prefill_trims: bool | None = None
     """Trailing whitespace of the prefill is lost."""
-    prefill_base: str | None = None
-    """Path of the base_url under which alone the prefill works (``/beta``)."""
     prediction: bool | None = None
     """Takes ``prediction`` (predicted outputs)."""
     cached_tokens: bool | None = None
@@ -218,7 +219,7 @@ def parse_profile(name: str, data: Mapping[str, Any]) -> Profile:
         auth=root.get("auth", tables.one_of("bearer", "api-key", "none"), "bearer"),
         price_provider=root.get("price_provider", tables.text, None),
         capabilities=Capabilities(**read_capabilities(root.table("capabilities"))),
-        models=tuple(_model_row(row, i, problems) for i, row in enumerate(rows)),
+        models=tuple(pair for i, row in enumerate(rows) for pair in _model_rows(row, i, problems)),
         facts=tuple(_fact(row, i, problems) for i, row in enumerate(facts)),
         quirks=root.get("quirks", tables.strings, ()),
         hosts=root.get("hosts", tables.strings, ()),
@@ -229,13 +230,20 @@ def parse_profile(name: str, data: Mapping[str, Any]) -> Profile:
     return profile
 
 
-def _model_row(row: Any, index: int, problems: list[str]) -> tuple[str, Mapping[str, Any]]:
+def _model_rows(
+    row: Any, index: int, problems: list[str]
+) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     data = dict(row) if isinstance(row, Mapping) else {}
-    pattern = data.pop("match", None)
+    match = data.pop("match", None)
+    patterns = (match,) if isinstance(match, str) else match
     table = tables.Table(data, (f"models[{index}]",), problems)
-    if not isinstance(pattern, str):
-        table.problem("expected a pattern of model names", "match")
-    return str(pattern), read_capabilities(table)
+    try:
+        patterns = tables.strings(patterns)
+    except tables.Expected:
+        table.problem("expected a pattern of model names, or a list of them", "match")
+        patterns = ()
+    overrides = read_capabilities(table)
+    return tuple((pattern, overrides) for pattern in patterns)
 
 
 def _fact(row: Any, index: int, problems: list[str]) -> Fact:
@@ -287,11 +295,18 @@ def capabilities_for(
 
 @cache
 def profile_at(base_url: str) -> str:
-    """The name of the profile whose own address ``base_url`` is, else ``generic``."""
-    for name in profile_names():
-        if load_profile(name).owns(base_url):
-            return name
-    return "generic"
+    """The name of the profile whose own address ``base_url`` is, else ``generic``.
+
+    Where several live at one host, the one whose path fits best (``/beta``, say).
+    """
+    path = urlsplit(base_url).path
+    owners = [p for p in map(load_profile, profile_names()) if p.owns(base_url)]
+
+    def fit(profile: Profile) -> int:
+        own = urlsplit(profile.base_url or "").path
+        return len(own) if path == own or path.startswith(f"{own}/") else -1
+
+    return max(owners, key=fit).name if owners else "generic"
 
 
 _PORTS = {"http": 80, "https": 443}
