@@ -1,12 +1,16 @@
 """A tokenizer seen from outside: text to ids, ids to text, a chat template, the end tokens.
 
 Knows how to load one through transformers (lazily: nothing heavy is imported until then) and how
-to tell whether two are the same. Knows nothing of servers or drafts.
+to tell whether two are the same, also when one of them is only seen through a server's answers.
+Knows nothing of servers or drafts.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -39,3 +43,130 @@ class Vocabulary(Protocol):
     def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """Ids of a chat prompt, generation prompt included. ``ValueError`` without a template."""
         ...
+
+
+PROBE_TEXTS: tuple[str, ...] = (
+    "The quick brown fox's 3rd jump — isn't it 12,345.67 km?",
+    "  two  spaces, a tab\tand\n\n\nnewlines \r\n",
+    "def f(x: int) -> str:\n    return f'{x!r:>8}'  # naïve",
+    "您好，订单 20240618-7731 的退款将在三个工作日内到账。",
+    "ありがとう、한국어, Ελληνικά, عربى, e\u0301 vs é",
+    "👩🏽‍🚀🎉 zero\u200bwidth \ufb01 ½ ſ",
+    "aaaaaaaaaaaaaaaaaaaaaaaa ANTIDISESTABLISHMENTARIANISM _x__y",
+)
+"""Texts on which tokenizers differ: digits, spaces, code, scripts, emoji, normalisation, merges."""
+
+
+def agrees(vocabulary: Vocabulary, answers: Mapping[str, Sequence[int]]) -> bool:
+    """Whether a server's ids for some texts (such as :data:`PROBE_TEXTS`) are this vocabulary's.
+
+    One special token that the server puts before every text (BOS) is overlooked. No answers agree
+    with nothing.
+    """
+    ids = {text: tuple(got) for text, got in answers.items()}
+    first = {got[0] if got else -1 for got in ids.values()}
+    if len(first) == 1 and first <= vocabulary.special_ids:
+        ids = {text: got[1:] for text, got in ids.items()}
+    return bool(ids) and all(vocabulary.encode(text) == got for text, got in ids.items())
+
+
+def load_vocabulary(name_or_dir: str | Path) -> Vocabulary:
+    """The tokenizer of a model folder or hub id. Runs no code from it; may download a hub id.
+
+    Blocking: seconds for a large one. Raises ``ValueError``, saying what to do, where transformers
+    is missing, nothing is found, or there is no fast tokenizer to be had.
+    """
+    name = str(name_or_dir)
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ValueError(
+            f"tokenizer {name!r} needs transformers: pip install 'specroute[local]'"
+        ) from error
+    local = Path(name).expanduser().is_dir()
+    source = str(Path(name).expanduser()) if local else name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            source, trust_remote_code=False, local_files_only=local
+        )
+    except Exception as error:
+        raise ValueError(
+            f"no tokenizer could be loaded from {name!r} ({_first_line(error)}): expected a folder "
+            "with tokenizer.json or a Hugging Face model id"
+        ) from error
+    if not getattr(tokenizer, "is_fast", False):
+        raise ValueError(
+            f"the tokenizer of {name!r} has no fast form (tokenizer.json), which specroute needs"
+        )
+    return _Loaded(tokenizer, _generation_eos(source, local))
+
+
+class _Loaded:
+    """A transformers tokenizer with a ``tokenizers`` backend, which is safe to use from threads."""
+
+    def __init__(self, tokenizer: Any, eos_ids: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        spec = json.loads(self._backend.to_str())
+        added = [t for t in spec.get("added_tokens") or [] if t.get("special")]
+        own = {tokenizer.eos_token_id} - {None}
+        self.eos_ids: frozenset[int] = eos_ids | own
+        self.special_ids: frozenset[int] = frozenset(t["id"] for t in added) | self.eos_ids
+        self.size: int = len(tokenizer)
+        self.fingerprint: str = _fingerprint(spec)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._backend.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        if not self._tokenizer.chat_template:
+            raise ValueError("the tokenizer has no chat template, and one is never guessed")
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                [_flat(message) for message in messages], add_generation_prompt=True, tokenize=False
+            )
+        except Exception as error:
+            raise ValueError(
+                f"the chat template can't render this chat: {_first_line(error)}"
+            ) from error
+        return self.encode(text)
+
+
+def _flat(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with content parts joined, if all of them are text: templates expect a string."""
+    content = message.get("content")
+    if isinstance(content, list) and all(isinstance(p, dict) and "text" in p for p in content):
+        return {**message, "content": "".join(p["text"] for p in content)}
+    return dict(message)
+
+
+def _fingerprint(spec: Mapping[str, Any]) -> str:
+    """A hash of all that decides which ids a text gets: normaliser, splitter, model, added."""
+    deciding = {key: spec.get(key) for key in ("normalizer", "pre_tokenizer", "model")}
+    deciding["added_tokens"] = sorted(spec.get("added_tokens") or [], key=lambda t: t["id"])
+    text = json.dumps(deciding, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _generation_eos(source: str, local: bool) -> frozenset[int]:
+    """End tokens of generation_config.json, where there is one."""
+    from transformers import GenerationConfig
+
+    try:
+        eos = GenerationConfig.from_pretrained(source, local_files_only=local).eos_token_id
+    except (OSError, ValueError):
+        return frozenset()
+    if eos is None:
+        return frozenset()
+    return frozenset({eos} if isinstance(eos, int) else eos)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
