@@ -1,0 +1,551 @@
+"""The HTTP face: routes, refusals, streaming, and who pays what.
+
+Knows the endpoints of an OpenAI-format server (and vLLM's and llama.cpp's beside them) and when a
+client has gone; deliberately not logits, batching or layouts. The application is plain ASGI behind
+starlette's router, without a task or a timer per token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import struct
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from random import Random
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from specroute.reference.access_log import AccessLog, Record
+from specroute.reference.answer import (
+    DONE,
+    ChatShape,
+    CompletionShape,
+    Names,
+    Shape,
+    dumps,
+    event,
+    usage,
+)
+from specroute.reference.backend import Backend, InvalidPrompt
+from specroute.reference.batching import Choice, Engine, Item, Outbox
+from specroute.reference.errors import Refusal, invalid
+from specroute.reference.options import ENDPOINTS, Options
+from specroute.reference.request import (
+    Generate,
+    boolean,
+    read_chat,
+    read_completion,
+    read_messages,
+)
+from specroute.reference.text import TextStream
+
+MAX_BODY = 32 * 2**20
+_JSON = (b"content-type", b"application/json")
+_SSE = (b"content-type", b"text/event-stream; charset=utf-8")
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its answer was complete."""
+
+
+class Call:
+    """One request under way: its body, its record, and the way back."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope, self._receive, self._send = scope, receive, send
+        self.arrived = asyncio.get_running_loop().time()
+        self.id = uuid.uuid4().hex
+        host, port = scope.get("client") or ("", 0)
+        self.record = Record(
+            id=f"req_{self.id}", time=time.time(), path=scope["path"], connection=f"{host}:{port}"
+        )
+        self.outbox = Outbox()
+        self.started = False
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def body(self) -> dict[str, Any]:
+        """The JSON object that was sent; raises :class:`Refusal` for anything else."""
+        data = bytearray()
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            data += message.get("body", b"")
+            if len(data) > MAX_BODY:
+                raise Refusal(413, f"the body is larger than {MAX_BODY} bytes; send less")
+            if not message.get("more_body"):
+                break
+        try:
+            body = json.loads(data)
+            if b"\\ud" in data or b"\\uD" in data:
+                dumps_strictly = json.dumps(body, ensure_ascii=False).encode
+                dumps_strictly("utf-8")
+        except (ValueError, RecursionError) as error:
+            raise Refusal(400, f"the body is not valid JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise Refusal(400, f"expected a JSON object as the body, got {type(body).__name__}")
+        return body
+
+    def watch(self) -> None:
+        """From now on, close the outbox when the client leaves. The body must have been read."""
+        self._watcher = asyncio.ensure_future(self._gone())
+
+    async def _gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.outbox.close()
+
+    def unwatch(self) -> None:
+        """Stop watching."""
+        if self._watcher:
+            self._watcher.cancel()
+
+    async def start(self, status: int, *headers: tuple[bytes, bytes]) -> None:
+        """Send status and headers."""
+        self.started, self.record.status = True, status
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(b"x-request-id", self.record.id.encode()), *headers],
+            }
+        )
+
+    async def write(self, data: bytes, more: bool = True) -> None:
+        """Send a piece of the body."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def reply(self, log: AccessLog, status: int, data: bytes) -> None:
+        """Send a whole JSON answer, after logging it."""
+        self.record.status = status
+        self.log(log)
+        await self.start(status, _JSON, (b"content-length", str(len(data)).encode()))
+        await self.write(data, more=False)
+
+    def log(self, log: AccessLog) -> None:
+        """Write the record, which is complete now."""
+        self.record.seconds = asyncio.get_running_loop().time() - self.arrived
+        log.add(self.record)
+
+
+Handler = Callable[[Call], Awaitable[None]]
+
+
+class _Endpoint:
+    """One route: method, key, refusals and the record, around a handler."""
+
+    def __init__(self, server: Server, method: str, handler: Handler, open: bool = False) -> None:
+        self._server, self._method, self._handler, self._open = server, method, handler, open
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call, log = Call(scope, receive, send), self._server.log
+        try:
+            if scope["method"] != self._method:
+                raise Refusal(
+                    405, f"{scope['path']}: expected {self._method}, got {scope['method']}"
+                )
+            if not self._open:
+                self._server.check_key(scope)
+            await self._handler(call)
+        except Refusal as refusal:
+            call.record.error = refusal.message
+            if call.started:
+                call.record.status = refusal.status
+                call.log(log)
+                await call.write(event(refusal.body()), more=False)
+            else:
+                await call.outbox.until(call.arrived + self._server.options.pace.rtt)
+                await call.reply(log, refusal.status, dumps(refusal.body()))
+        except (ClientGone, asyncio.CancelledError) as gone:
+            call.record.status, call.record.cancelled = 499, True
+            call.log(log)
+            if isinstance(gone, asyncio.CancelledError):
+                raise
+        finally:
+            call.unwatch()
+
+
+class Server:
+    """The reference server as an ASGI application (``.app``), over one backend."""
+
+    def __init__(self, backend: Backend, options: Options, log: AccessLog | None = None) -> None:
+        self.backend, self.options = backend, options
+        self.log = log or AccessLog(options.log)
+        self.engine = Engine(
+            backend, options.pace, max_batch=options.max_batch, quirks=options.quirks
+        )
+        self.names = options.names or (backend.name,)
+        self._rng = Random(options.seed)
+        self._started = int(time.time())
+        posts: dict[str, Handler] = {
+            "completions": self._completions,
+            "chat": self._chat,
+            "tokenize": self._tokenize,
+            "detokenize": self._detokenize,
+            "apply_template": self._apply_template,
+            "embeddings": self._embeddings,
+        }
+        routes = [
+            Route(ENDPOINTS[name], _Endpoint(self, "POST", handler))
+            for name, handler in posts.items()
+            if name not in options.disable
+        ]
+        if "models" not in options.disable:
+            routes.append(Route("/v1/models", _Endpoint(self, "GET", self._models)))
+            routes.append(Route("/v1/models/{name:path}", _Endpoint(self, "GET", self._one_model)))
+        routes.append(Route("/health", _Endpoint(self, "GET", self._health, open=True)))
+        routes.append(Route("/{path:path}", self._nowhere()))
+        self.app = Starlette(routes=routes, lifespan=self._lifespan)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.ensure_future(self.engine.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            self.log.close()
+
+    # -- what every endpoint needs ---------------------------------------------------------------
+
+    def check_key(self, scope: Scope) -> None:
+        """Refuse a request without the server's key, if it has one."""
+        key = self.options.api_key
+        if key is not None:
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if given != b"Bearer " + key.encode():
+                raise Refusal(
+                    401,
+                    "Incorrect API key provided; send the server's as 'Authorization: Bearer …'",
+                    code="invalid_api_key",
+                )
+
+    def _check_model(self, model: Any) -> None:
+        if model not in self.names:
+            raise Refusal(
+                404,
+                f"The model `{model}` does not exist; this server has {', '.join(self.names)}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def _nowhere(self) -> _Endpoint:
+        async def handler(call: Call) -> None:
+            raise Refusal(404, f"no such endpoint: {call.scope['method']} {call.scope['path']}")
+
+        class Anything(_Endpoint):
+            async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+                self._method = scope["method"]
+                await super().__call__(scope, receive, send)
+
+        return Anything(self, "GET", handler)
+
+    async def _json(self, call: Call, value: Any) -> None:
+        await call.outbox.until(call.arrived + self.options.pace.rtt)
+        await call.reply(self.log, 200, dumps(value))
+
+    # -- small endpoints -------------------------------------------------------------------------
+
+    async def _health(self, call: Call) -> None:
+        await self._json(call, {"status": "ok"})
+
+    def _model(self, name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "specroute-reference",
+            "max_model_len": self.backend.max_len,
+        }
+
+    async def _models(self, call: Call) -> None:
+        await self._json(call, {"object": "list", "data": [self._model(n) for n in self.names]})
+
+    async def _one_model(self, call: Call) -> None:
+        name = call.scope["path_params"]["name"]
+        self._check_model(name)
+        await self._json(call, self._model(name))
+
+    async def _tokenize(self, call: Call) -> None:
+        body = await call.body()
+        self._optional_model(call, body)
+        if "messages" in body:
+            rendered = self._chat_prompt(body)
+            ids = self.backend.encode(rendered, boolean(body, "add_special_tokens"))
+        else:
+            prompt = body.get("prompt")
+            if not isinstance(prompt, str):
+                raise invalid("prompt", prompt, "a string (or messages instead)")
+            ids = self.backend.encode(prompt, boolean(body, "add_special_tokens", True))
+        value = {"tokens": ids, "count": len(ids), "max_model_len": self.backend.max_len}
+        if boolean(body, "return_token_strs"):
+            value["token_strs"] = [self.backend.piece(i).decode("utf-8", "replace") for i in ids]
+        await self._json(call, value)
+
+    async def _detokenize(self, call: Call) -> None:
+        body = await call.body()
+        self._optional_model(call, body)
+        ids = body.get("tokens")
+        if not isinstance(ids, list):
+            raise invalid("tokens", ids, "a list of token ids")
+        self._check_ids(ids, "tokens")
+        text = b"".join(map(self.backend.piece, ids)).decode("utf-8", "replace")
+        await self._json(call, {"prompt": text})
+
+    async def _apply_template(self, call: Call) -> None:
+        body = await call.body()
+        self._optional_model(call, body)
+        await self._json(call, {"prompt": self._chat_prompt(body)})
+
+    def _optional_model(self, call: Call, body: dict[str, Any]) -> None:
+        if body.get("model") is not None:
+            call.record.model = str(body["model"])
+            self._check_model(body["model"])
+
+    async def _embeddings(self, call: Call) -> None:
+        body = await call.body()
+        self._optional_model(call, body)
+        given = body.get("input")
+        inputs = given if isinstance(given, list) and given else [given]
+        if not all(isinstance(i, str) for i in inputs):
+            raise invalid("input", given, "a string or a list of strings")
+        encoded = body.get("encoding_format", "float")
+        if encoded not in ("float", "base64"):
+            raise invalid("encoding_format", encoded, "float or base64")
+        data, tokens = [], 0
+        for i, text in enumerate(inputs):
+            tokens += len(self.backend.encode(text, False))
+            digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8]
+            vector: Any = [byte / 128 - 1 for byte in digest]
+            if encoded == "base64":
+                vector = base64.b64encode(struct.pack("<8f", *vector)).decode()
+            data.append({"object": "embedding", "index": i, "embedding": vector})
+        call.record.prompts, call.record.prompt_tokens = len(inputs), tokens
+        call.record.charged_prompt_tokens = tokens
+        counts = {"prompt_tokens": tokens, "total_tokens": tokens}
+        await self._json(
+            call, {"object": "list", "model": body.get("model"), "data": data, "usage": counts}
+        )
+
+    # -- generating ------------------------------------------------------------------------------
+
+    async def _completions(self, call: Call) -> None:
+        body = await call.body()
+        asked = read_completion(body, self.options)
+        generate = asked.generate
+        self._begin(call, generate)
+        prompts, texts = [], []
+        for prompt in asked.prompts:
+            if isinstance(prompt, str):
+                ids, text = self.backend.encode(prompt, asked.special), prompt
+                if not ids:
+                    raise invalid("prompt", prompt, "at least one token")
+            else:
+                self._check_ids(prompt, "prompt")
+                ids, stream = prompt, TextStream()
+                text = "".join(stream.push(self.backend.piece(i))[1] for i in ids) + stream.finish()
+            prompts.append(ids)
+            texts.append(text)
+        call.record.echo = asked.echo
+        score = generate.top if asked.echo else None
+        choices = self._choices(call, generate, prompts, score)
+        echoed = {}
+        if asked.echo:
+            firsts = choices[:: generate.n]
+            echoed = {
+                c.index: (texts[c.index // generate.n], firsts[c.index // generate.n])
+                for c in choices
+            }
+        shape = CompletionShape(
+            self.backend,
+            Names(self.backend, generate.id_names),
+            id=f"cmpl-{call.id}",
+            created=int(call.record.time),
+            model=generate.model,
+            echoed=echoed,
+            logprobs=generate.top is not None,
+        )
+        await self._answer(call, generate, choices, shape)
+
+    async def _chat(self, call: Call) -> None:
+        body = await call.body()
+        generate, chat = read_chat(body, self.options)
+        self._begin(call, generate)
+        prompt = self._render(chat)
+        ids = self.backend.encode(prompt, False)
+        choices = self._choices(call, generate, [ids], None)
+        shape = ChatShape(
+            Names(self.backend, generate.id_names),
+            id=f"chatcmpl-{call.id}",
+            created=int(call.record.time),
+            model=generate.model,
+            logprobs=generate.top is not None,
+            repeated=(chat.prefill or "") if self.options.prefill_repeats else "",
+            tool=self.backend.tool_name(prompt) if chat.tools else None,
+        )
+        await self._answer(call, generate, choices, shape)
+
+    def _begin(self, call: Call, generate: Generate) -> None:
+        call.record.model, call.record.stream = generate.model, generate.stream
+        self._check_model(generate.model)
+        for name, ids in (("logit_bias", generate.bias), ("stop_token_ids", generate.stop_ids)):
+            self._check_ids(list(ids), name)
+
+    def _chat_prompt(self, body: dict[str, Any]) -> str:
+        return self._render(read_messages(body, self.options))
+
+    def _render(self, chat: Any) -> str:
+        try:
+            return self.backend.render(
+                chat.messages, generate=chat.opening, prefill=chat.prefill, tools=chat.tools
+            )
+        except InvalidPrompt as error:
+            raise Refusal(400, f"messages: {error}", param="messages") from error
+
+    def _check_ids(self, ids: list[Any], where: str) -> None:
+        size = self.backend.size
+        for i in ids:
+            if not isinstance(i, int) or isinstance(i, bool) or not 0 <= i < size:
+                raise invalid(where, i, f"token ids from 0 to {size - 1}")
+
+    def _choices(
+        self, call: Call, generate: Generate, prompts: list[list[int]], score: int | None
+    ) -> list[Choice]:
+        record, choices = call.record, list[Choice]()
+        record.prompts = len(prompts)
+        seed = generate.seed if generate.seed is not None else self._rng.getrandbits(64)
+        ends = generate.stop_ids if generate.ignore_eos else generate.stop_ids | self.backend.eos
+        for p, ids in enumerate(prompts):
+            room = self.backend.max_len - len(ids)
+            wanted = generate.max_tokens
+            if room < (1 if wanted is None else wanted):
+                raise Refusal(
+                    400,
+                    f"This model's maximum context length is {self.backend.max_len} tokens, but "
+                    f"{len(ids)} are in the prompt and {wanted or 'some'} are to follow; send less",
+                    param="max_tokens" if room > 0 else None,
+                    code="context_length_exceeded",
+                )
+            record.prompt_tokens += len(ids)
+            for n in range(generate.n):
+                rng = None
+                if not generate.settings.greedy:
+                    # a caller's seed means the same for every prompt, a server's own does not
+                    rng = Random(f"{seed}:{n}" if generate.seed is not None else f"{seed}:{p}:{n}")
+                choices.append(
+                    Choice(
+                        index=len(choices),
+                        outbox=call.outbox,
+                        state=self.backend.new_state(list(ids)),
+                        prompt_tokens=len(ids),
+                        max_tokens=room if wanted is None else wanted,
+                        ends=ends,
+                        settings=generate.settings,
+                        text=TextStream(generate.stop),
+                        bias=generate.bias,
+                        rng=rng,
+                        top=generate.top,
+                        score=score if n == 0 else None,
+                        bills=n == 0,
+                    )
+                )
+        return choices
+
+    async def _answer(
+        self, call: Call, generate: Generate, choices: list[Choice], shape: Shape
+    ) -> None:
+        pace, half = self.options.pace, self.options.pace.rtt / 2
+        call.watch()
+        try:
+            due = call.arrived + half + pace.ttft
+            await call.outbox.until(due)
+            if call.outbox.closed:
+                raise ClientGone
+            self.engine.submit(choices, due)
+            if generate.stream:
+                await self._stream(call, generate, choices, shape, half)
+            else:
+                await self._whole(call, choices, shape, half)
+        finally:
+            self.engine.cancel(choices)
+            if call.record.status == 0:  # left by exception: nothing was logged yet
+                self._settle(call, choices)
+
+    async def _items(self, call: Call, half: float) -> list[Item]:
+        outbox = call.outbox
+        await outbox.wait()
+        if half and outbox.items:
+            await outbox.until(outbox.items[0].due + half)
+        if outbox.closed:
+            raise ClientGone
+        now = asyncio.get_running_loop().time() if half else 0.0
+        items = []
+        while outbox.items and (not half or outbox.items[0].due + half <= now):
+            items.append(outbox.items.popleft())
+        return items
+
+    async def _whole(self, call: Call, choices: list[Choice], shape: Shape, half: float) -> None:
+        by_choice: list[list[Item]] = [[] for _ in choices]
+        left = len(choices)
+        while left:
+            for item in await self._items(call, half):
+                if item.finish == "error":
+                    raise Refusal(500, f"the model failed: {item.own}")
+                by_choice[item.choice.index].append(item)
+                left -= item.finish is not None
+        self._settle(call, choices)
+        await call.reply(self.log, 200, shape.whole(by_choice, self._usage(call)))
+
+    async def _stream(
+        self, call: Call, generate: Generate, choices: list[Choice], shape: Shape, half: float
+    ) -> None:
+        left, opened = len(choices), set[int]()
+        while left:
+            parts = []
+            for item in await self._items(call, half):
+                if item.finish == "error":
+                    raise Refusal(500, f"the model failed: {item.own}")
+                if item.choice.index not in opened:
+                    opened.add(item.choice.index)
+                    parts.append(shape.start(item.choice))
+                parts.append(shape.chunk(item))
+                left -= item.finish is not None
+            if not call.started:
+                await call.start(200, _SSE, (b"cache-control", b"no-cache"))
+                call.record.status = 0  # not over yet
+            if not left:
+                self._settle(call, choices)
+                if generate.include_usage:
+                    parts.append(shape.usage(self._usage(call)))
+                parts.append(DONE)
+                call.record.status = 200
+                call.log(self.log)
+            await call.write(b"".join(parts), more=left > 0)
+
+    def _settle(self, call: Call, choices: list[Choice]) -> None:
+        record = call.record
+        first = [c for c in choices if c.bills]
+        record.cached_tokens = sum(c.cached for c in first)
+        record.charged_prompt_tokens = sum(c.prompt_tokens - c.cached for c in first if c.admitted)
+        record.completion_tokens = sum(c.generated for c in choices)
+        record.finish_reasons = [c.finish or "cancelled" for c in choices]
+        record.overrun_s = max((c.overrun for c in choices), default=0.0)
+
+    def _usage(self, call: Call) -> dict[str, Any]:
+        record = call.record
+        return usage(
+            record.prompt_tokens,
+            record.cached_tokens,
+            record.completion_tokens,
+            "cached_tokens" not in self.options.disable,
+        )
