@@ -69,7 +69,7 @@ class PricingProfile(Protocol):
 
 
 def warm() -> None:
-    """Load genai-prices' data (0.2 s, once): call it off the event loop before the first look-up."""
+    """Load genai-prices' data (0.2 s, once): call it off the event loop, before any look-up."""
     from genai_prices.data_snapshot import get_snapshot
 
     get_snapshot()

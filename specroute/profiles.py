@@ -69,7 +69,8 @@ class Capabilities:
     template: str | None = None
     """``tokenize`` (POST /tokenize with messages) or ``apply-template``: renders chat prompts."""
     prefill: str | None = None
-    """``continue_final_message | prefix | partial | trailing_assistant | body_prefix``."""
+    """``continue_final_message | prefix | partial | trailing_assistant | body_prefix``; a file
+    says ``none`` where there is known to be none."""
     prefill_repeats: bool | None = None
     """The reply repeats the prefilled text."""
     prefill_trims: bool | None = None
@@ -120,6 +121,8 @@ class Profile:
     """Sentences for people."""
     hosts: tuple[str, ...] = ()
     """Further hosts of the same provider, reached over https."""
+    stated: frozenset[str] = frozenset()
+    """Capabilities that the file states: there an empty value means none, elsewhere unknown."""
 
     def owns(self, base_url: str) -> bool:
         """Whether ``base_url`` is the provider's own address: same scheme, host and port.
@@ -141,7 +144,6 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "zero_max_tokens": ("refused", "unlimited", "echo_only", "evaluate"),
     "logprobs": ("raw", "processed"),
     "template": ("tokenize", "apply-template"),
-    "prefill": PREFILL_DIALECTS,
     "sampling_defaults": ("openai", "model"),
     "seed_param": ("seed", "random_seed"),
     "unknown_fields": ("ignored", "refused"),
@@ -165,6 +167,9 @@ def _reader(name: str, annotation: str) -> Callable[[Any], Any]:
     kind = annotation.removesuffix(" | None")
     if kind == "tuple[str, ...]":
         return _words(_VALUES[name])
+    if name == "prefill":
+        word = tables.one_of("none", *PREFILL_DIALECTS)
+        return lambda value: None if word(value) == "none" else value
     if name in _VALUES:
         return tables.one_of(*_VALUES[name])
     return {"bool": tables.boolean, "int": _count, "str": tables.text}[kind]
@@ -175,11 +180,17 @@ CAPABILITY_READERS: Mapping[str, Callable[[Any], Any]] = {
 }
 """Capability → the reader that checks a value for it."""
 
+_DEFAULTS: Mapping[str, Any] = {
+    f.name: getattr(Capabilities(), f.name) for f in fields(Capabilities)
+}
+
 
 def read_capabilities(table: tables.Table) -> dict[str, Any]:
-    """A table of capability overrides, checked; problems go to the table."""
+    """A table of capabilities, checked; problems go to the table."""
     found = {
-        key: table.get(key, read, None) for key, read in CAPABILITY_READERS.items() if key in table
+        key: table.get(key, read, _DEFAULTS[key])
+        for key, read in CAPABILITY_READERS.items()
+        if key in table
     }
     for key in table.data:
         if key in CAPABILITY_READERS:
@@ -211,6 +222,7 @@ def parse_profile(name: str, data: Mapping[str, Any]) -> Profile:
     root = tables.Table(data, (), problems)
     rows = root.raw("models") or ()
     facts = root.raw("facts") or ()
+    stated = read_capabilities(root.table("capabilities"))
     profile = Profile(
         name=name,
         title=root.get("title", tables.text, name),
@@ -218,11 +230,12 @@ def parse_profile(name: str, data: Mapping[str, Any]) -> Profile:
         env_key=root.get("env_key", tables.text, None),
         auth=root.get("auth", tables.one_of("bearer", "api-key", "none"), "bearer"),
         price_provider=root.get("price_provider", tables.text, None),
-        capabilities=Capabilities(**read_capabilities(root.table("capabilities"))),
+        capabilities=Capabilities(**stated),
         models=tuple(pair for i, row in enumerate(rows) for pair in _model_rows(row, i, problems)),
         facts=tuple(_fact(row, i, problems) for i, row in enumerate(facts)),
         quirks=root.get("quirks", tables.strings, ()),
         hosts=root.get("hosts", tables.strings, ()),
+        stated=frozenset(stated),
     )
     root.finish()
     if problems:

@@ -71,6 +71,7 @@ def parse(
     root = tables.Table(data, (), problems)
     origins = Origins(source, overridden)
     _version(root, versioned)
+    origins.note(root, "version")
     providers = {
         name: parse_provider(name, table, origins, environ)
         for name, table in _named(root, "providers")
