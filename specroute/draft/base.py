@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from specroute.types import Usage
 from specroute.vocabulary import Vocabulary
 
 
@@ -56,6 +57,8 @@ class Proposal:
     """The last token drafted is an end-of-sequence token (its id is in ``ids``, no text)."""
     seconds: float = 0.0
     """Wall-clock time the drafting took."""
+    usage: Usage | None = None
+    """What a remote draft's provider counted; ``None`` for drafts that cost no tokens."""
 
     def __len__(self) -> int:
         """Drafted tokens; for a text-only proposal 0 iff there is no text, else unknown: use text."""
@@ -86,6 +89,11 @@ class Drafter(Protocol):
     @property
     def vocabulary(self) -> Vocabulary | None:
         """The vocabulary its ids are in; ``None``: it can speak any (n-gram) or only text."""
+        ...
+
+    async def load(self) -> None:
+        """Make it ready (load the model); returns at once when it is. ``vocabulary`` is known from
+        then on. Raises :class:`specroute.errors.DraftError`."""
         ...
 
     async def open(self, prompt: Prompt, target_vocabulary: Vocabulary | None) -> DraftSession:
