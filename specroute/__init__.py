@@ -1,1 +1,87 @@
-"""specroute: a drop-in ``openai.AsyncOpenAI`` that speculates across APIs and says what it did."""
+"""specroute: a drop-in ``openai.AsyncOpenAI`` that speculates across APIs and says what it did.
+
+Only names live here, and they load when first used: importing specroute is quick and silent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specroute.client import AsyncSpecRoute
+    from specroute.config import Config
+    from specroute.errors import (
+        BadAnswer,
+        ConfigError,
+        ConnectFailed,
+        DeadlineExceeded,
+        ErrorInBody,
+        ProviderError,
+        RequestError,
+        SpecRouteError,
+        StatusError,
+        StreamAbandoned,
+        StreamTruncated,
+        UnknownModel,
+    )
+    from specroute.reporting import Reports, report, reports
+    from specroute.types import Report
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AsyncSpecRoute": "client",
+    "Config": "config",
+    "Report": "types",
+    "Reports": "reporting",
+    "report": "reporting",
+    "reports": "reporting",
+    "BadAnswer": "errors",
+    "ConfigError": "errors",
+    "ConnectFailed": "errors",
+    "DeadlineExceeded": "errors",
+    "ErrorInBody": "errors",
+    "ProviderError": "errors",
+    "RequestError": "errors",
+    "SpecRouteError": "errors",
+    "StatusError": "errors",
+    "StreamAbandoned": "errors",
+    "StreamTruncated": "errors",
+    "UnknownModel": "errors",
+}
+
+__all__ = [
+    "AsyncSpecRoute",
+    "BadAnswer",
+    "Config",
+    "ConfigError",
+    "ConnectFailed",
+    "DeadlineExceeded",
+    "ErrorInBody",
+    "ProviderError",
+    "Report",
+    "Reports",
+    "RequestError",
+    "SpecRouteError",
+    "StatusError",
+    "StreamAbandoned",
+    "StreamTruncated",
+    "UnknownModel",
+    "report",
+    "reports",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'specroute' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"specroute.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -60,7 +60,8 @@ class Call:
     follow_redirects: bool = True
     send_options: Mapping[str, Any] = field(default_factory=dict)
     """Passed to ``httpx2.AsyncClient.send`` (``auth``)."""
-    _built: httpx2.Request | None = field(default=None, repr=False)
+    built: httpx2.Request | None = field(default=None, repr=False)
+    """The request made of the above, kept for another attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,10 @@ class OpenReply:
     def decoded(self) -> bool:
         """Whether :meth:`chunk` undoes a ``Content-Encoding``."""
         return self._body.decoded
+
+    def on_abandoned(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when the idle limit ends this; it must not hold the reply."""
+        self._body.on_abandoned = callback
 
     async def chunk(self) -> bytes | None:
         """The next bytes of the body, ``None`` at its end.
@@ -172,6 +177,7 @@ class _Body:
         "abandoned",
         "closed",
         "decoded",
+        "on_abandoned",
     )
 
     def __init__(
@@ -190,6 +196,7 @@ class _Body:
         self._reading = False
         self.closed = False
         self.abandoned = False
+        self.on_abandoned: Callable[[], None] | None = None
         encoding = response.headers.get("content-encoding", "identity")
         self.decoded = decode and encoding != "identity"
         # Two generators fewer a chunk than aiter_bytes(), where there is nothing to decode.
@@ -214,6 +221,10 @@ class _Body:
             self._reading = False
             await self.aclose()
             return None
+        except httpx2.TimeoutException as error:
+            self._reading = False
+            await self.aclose()
+            raise self._watch.passed() from error
         except (httpx2.HTTPError, httpx2.StreamError, ssl.SSLError) as error:
             if self._closed_meanwhile():
                 return None
@@ -251,6 +262,8 @@ class _Body:
 
     def _idle(self) -> None:
         self.abandoned = True
+        if self.on_abandoned is not None:
+            self.on_abandoned()
         self._supervisor.spawn(self.aclose(), name="end of a stream nobody reads")
 
     def abandon_soon(self) -> None:
@@ -467,9 +480,9 @@ class HttpClient:
         """
         request = call.request
         if request is None:
-            request = call._built
+            request = call.built
             if request is None:
-                request = call._built = self._request(call)
+                request = call.built = self._request(call)
         watch = Watch(deadline, self.provider.name)
         try:
             response = await self._exchange(request, call, watch)
@@ -517,13 +530,14 @@ class HttpClient:
         connect = deadline.remaining("connect")
         if connect <= 0:
             raise watch.exceeded(deadline.limit(None)[1])
-        # The other waits are the watch's: it knows which bytes are content.
-        request.extensions["timeout"] = {
-            "connect": connect if connect < 1e9 else None,
-            "read": None,
-            "write": None,
-            "pool": None,
-        }
+        if call.request is None:
+            # The other waits are the watch's: it knows which bytes are content.
+            request.extensions["timeout"] = {
+                "connect": connect if connect < 1e9 else None,
+                "read": None,
+                "write": None,
+                "pool": None,
+            }
         sent_at = deadline.clock()
         try:
             return await watch.guard(
@@ -542,6 +556,8 @@ class HttpClient:
                     "connect" if connect >= deadline.timeouts.connect else deadline.limit(None)[1]
                 ) from error
             raise self._no_connection(request, error) from error
+        except httpx2.TimeoutException as error:
+            raise watch.exceeded(deadline.limit(None)[1]) from error
         except (httpx2.RequestError, ssl.SSLError) as error:
             raise self._no_connection(request, error) from error
 

@@ -126,7 +126,11 @@ class SseDecoder:
     @property
     def pending(self) -> bool:
         """Some bytes of an unfinished event are held."""
-        return bool(self._buffer)
+        return bool(self._buffer) or self._skip_lf
+
+    def skip(self) -> None:
+        """Whole events went past this decoder; what comes next can't be the byte-order mark."""
+        self._started = True
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Add bytes; return the events that they complete.

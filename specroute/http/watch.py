@@ -58,9 +58,15 @@ class Watch:
         if self.deadline.timeouts.idle > 0:
             self._on_idle = callback
 
-    def content(self) -> None:
-        """The piece just read carries content."""
-        self._silent_since = self.deadline.clock()
+    @property
+    def content_at(self) -> float | None:
+        """When the last content came (moved on by what the reader held up since)."""
+        return self._silent_since
+
+    def content(self) -> float:
+        """The piece just read carries content; returns the clock's reading."""
+        now = self._silent_since = self.deadline.clock()
+        return now
 
     def handed(self) -> None:
         """The reader now has the last piece and may take its time."""
@@ -139,6 +145,10 @@ class Watch:
                 callback()
             else:
                 self._arm(at, now)
+
+    def passed(self) -> DeadlineExceeded:
+        """The error for the limit that comes next, when someone else's timer saw it pass."""
+        return self.exceeded(self.deadline.limit(self._silent_since, self._held)[1])
 
     def exceeded(self, which: str) -> DeadlineExceeded:
         """The error for a limit that passed."""

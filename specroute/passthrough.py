@@ -1,0 +1,329 @@
+"""The plain stream: upstream bytes handed on, and the few figures that its report needs.
+
+Knows how to tell content, the end, usage and an error from the bytes of a chunk. Deliberately
+decodes JSON only where an error or usage is in it. Books are settled before ``[DONE]`` goes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+from specroute.errors import BadAnswer, ErrorInBody, ProviderError
+from specroute.http import wire
+from specroute.http.client import OpenReply, truncated
+from specroute.http.deadline import Deadline
+from specroute.http.sse import SseDecoder, SseEvent
+from specroute.reporting import ReportHandle
+from specroute.types import Attempt, Report, TargetRef, Usage
+
+
+class PlainTally:
+    """What one plain call came to; writes its report."""
+
+    __slots__ = (
+        "attempts",
+        "chunks",
+        "deadline",
+        "finish_reason",
+        "first_at",
+        "handle",
+        "last_at",
+        "own_usage",
+        "reason",
+        "request_id",
+        "started_at",
+        "target",
+        "usage",
+    )
+
+    def __init__(
+        self, handle: ReportHandle, target: TargetRef, deadline: Deadline, reason: str
+    ) -> None:
+        self.handle = handle
+        self.target = target
+        self.deadline = deadline
+        self.reason = reason
+        self.attempts: list[Attempt] = []
+        self.own_usage = False
+        """Usage was asked for by us, and is not the caller's to see."""
+        self.usage = Usage()
+        self.finish_reason: str | None = None
+        self.first_at: float | None = None
+        self.last_at = 0.0
+        self.chunks = 0
+        """Pieces of content."""
+        self.request_id: str | None = None
+        self.started_at = deadline.started
+        """When the last attempt left."""
+
+    def attempt(self, outcome: str, seconds: float) -> None:
+        """Book one attempt that brought no answer."""
+        self.attempts.append(Attempt(str(self.target), "plain", outcome, seconds))
+
+    def answered(self, data: Mapping[str, Any], request_id: str | None, started: float) -> None:
+        """A whole answer came at once."""
+        now = self.deadline.clock()
+        self.first_at = now
+        self.usage = Usage.from_wire(data.get("usage"))
+        self.request_id = request_id
+        choices = data.get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else None
+        if isinstance(first, dict) and isinstance(first.get("finish_reason"), str):
+            self.finish_reason = first["finish_reason"]
+        self.started_at = started
+        self.end("ok", complete=True)
+
+    def content(self, at: float, pieces: int) -> None:
+        if self.first_at is None:
+            self.first_at = at
+        self.last_at = at
+        self.chunks += pieces
+
+    def fail(self, error: BaseException) -> None:
+        """The call ended in an error."""
+        if self.handle.done:
+            return
+        if isinstance(error, ProviderError):
+            outcome, said = error.outcome, str(error)
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+            outcome, said = "cancelled", "cancelled by the caller"
+        else:
+            outcome, said = type(error).__name__, str(error) or type(error).__name__
+        self.end(outcome, complete=False, error=said)
+
+    def abandoned(self) -> None:
+        """The reader held the stream for too long and it was ended."""
+        self.end("abandoned", complete=False, error="the stream was not read (timeouts.idle)")
+
+    def refuse(self, said: str) -> None:
+        """The provider answered with an error status (its attempt is booked already)."""
+        now = self.deadline.clock()
+        report = replace(
+            self.handle.report,
+            plan_reason=self.reason,
+            error=said,
+            total_s=now - self.deadline.started,
+            attempts=tuple(self.attempts),
+        )
+        self.handle.finish(report)
+
+    def end(self, outcome: str, *, complete: bool, error: str | None = None) -> None:
+        """Write the final report."""
+        if self.handle.done:
+            return
+        self.handle.live = None
+        self.handle.finish(self._report(outcome, complete, error))
+
+    def live(self) -> Report:
+        """The report as it stands."""
+        return self._report(None, False, None)
+
+    def _report(self, outcome: str | None, complete: bool, error: str | None) -> Report:
+        now = self.deadline.clock()
+        usage = self.usage
+        attempts = tuple(self.attempts)
+        if outcome is not None:
+            attempts += (
+                Attempt(
+                    str(self.target),
+                    "plain",
+                    outcome,
+                    now - self.started_at,
+                    usage,
+                    self.request_id,
+                ),
+            )
+        tokens = usage.completion_tokens
+        count = tokens if tokens is not None else self.chunks
+        tpot = None
+        if self.first_at is not None and self.chunks > 1 and count > 1:
+            tpot = (self.last_at - self.first_at) / (count - 1)
+        base = self.handle.base
+        return replace(
+            base,
+            plan_reason=self.reason,
+            complete=complete,
+            finish_reason=self.finish_reason,
+            error=error,
+            ttft_s=None if self.first_at is None else self.first_at - self.deadline.started,
+            tpot_s=tpot,
+            total_s=None if outcome is None else now - self.deadline.started,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=tokens,
+            billed_prompt_tokens=usage.prompt_tokens,
+            billed_cached_tokens=usage.cached_tokens,
+            billed_completion_tokens=tokens,
+            attempts=attempts,
+        )
+
+
+class PlainStream:
+    """Yields whole events as bytes; ends normally only when the answer did.
+
+    Raises :class:`~specroute.errors.ErrorInBody` for an error event, ``StreamTruncated`` for an
+    answer that just stops, ``DeadlineExceeded`` and ``StreamAbandoned``.
+    """
+
+    __slots__ = (
+        "_decoder",
+        "_finished",
+        "_loop",
+        "_over",
+        "_provider",
+        "_reply",
+        "_tail",
+        "_tally",
+    )
+
+    def __init__(self, reply: OpenReply, tally: PlainTally, provider: str, started: float) -> None:
+        self._reply = reply
+        self._tally = tally
+        self._provider = provider
+        self._decoder = SseDecoder(provider)
+        self._finished = False
+        self._over = False
+        self._tail: bytes | None = None
+        self._loop = asyncio.get_running_loop()
+        tally.started_at = started
+        tally.request_id = reply.request_id
+        tally.handle.live = tally.live
+        reply.on_abandoned(tally.abandoned)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            piece = await self._next()
+        except BaseException as error:
+            self._over = True
+            self._tally.fail(error)
+            await self._reply.aclose()
+            raise
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    async def _next(self) -> bytes | None:
+        reply = self._reply
+        while not self._over:
+            if self._tail is not None:
+                return await self._end()
+            chunk = await reply.chunk()
+            if chunk is None:
+                return await self._eof()
+            out = self._fast(chunk)
+            if out is None:
+                out = self._slow(self._decoder.feed(chunk))
+            if out:
+                reply.watch.handed()
+                return out
+        return None
+
+    def _fast(self, chunk: bytes) -> bytes | None:
+        """Whole, ordinary content events go on as they are; ``None``: look closely."""
+        events = chunk.count(b"\n\n")
+        if (
+            self._decoder.pending
+            or not chunk.startswith(b"data: {")
+            or not chunk.endswith(b"}\n\n")
+            or chunk.count(b"data: {") != events
+            or (b'"content":"' not in chunk and b'"content": "' not in chunk)
+            or b'"content":""' in chunk
+            or b'"content": ""' in chunk
+            or b'"finish_reason":"' in chunk
+            or b'"finish_reason": "' in chunk
+            or b'"error"' in chunk
+            or b'"usage":{' in chunk
+            or b'"usage": {' in chunk
+            or b"\r" in chunk
+        ):
+            return None
+        self._decoder.skip()
+        self._tally.content(self._reply.watch.content(), events)
+        return chunk
+
+    def _slow(self, events: list[SseEvent]) -> bytes:
+        out: list[bytes] = []
+        for event in events:
+            if event.done:
+                self._finished = True
+                self._tail = wire.DONE
+                break
+            error = event.error
+            if error is not None:
+                raise ErrorInBody(
+                    wire.error_message(error, "An error occurred during streaming"),
+                    provider=self._provider,
+                    body=error,
+                )
+            if not event.payload:
+                if event.raw.startswith(b":"):
+                    out.append(event.raw + b"\n\n")  # A keep-alive: the caller's to see, too.
+                continue
+            if event.has_content:
+                self._tally.content(self._reply.watch.content(), 1)
+            if event.has_finish:
+                self._finished = True
+                self._note_finish(event.data)
+            if event.has_usage:
+                self._tally.usage = Usage.from_wire(event.data.get("usage"))
+                if self._tally.own_usage and event.only_usage:
+                    continue
+            out.append(event.raw + b"\n\n")
+        return b"".join(out)
+
+    def _note_finish(self, data: Mapping[str, Any]) -> None:
+        for choice in data.get("choices") or ():
+            if isinstance(choice, dict) and isinstance(choice.get("finish_reason"), str):
+                self._tally.finish_reason = choice["finish_reason"]
+
+    async def _eof(self) -> bytes | None:
+        """The body ended: complete only if a finish_reason or ``[DONE]`` was in it."""
+        left = self._decoder.flush()
+        for event in left:
+            if event.payload and not event.done:
+                try:
+                    _ = event.data
+                except BadAnswer as error:
+                    raise truncated(self._provider) from error
+        out = self._slow(left)
+        if not self._finished:
+            raise truncated(self._provider)
+        self._over = True
+        self._tally.end("ok", complete=True)
+        return (out + (self._tail or b"")) or None
+
+    async def _end(self) -> bytes:
+        """``[DONE]`` was seen: settle the connection and the books, then hand it on."""
+        tail, self._tail = self._tail, None
+        self._over = True
+        await self._reply.drain()
+        self._tally.end("ok", complete=True)
+        return tail or b""
+
+    async def aclose(self) -> None:
+        """End the stream and its upstream; idempotent. What was finished counts as complete."""
+        self._over = True
+        self._closed_early()
+        await self._reply.aclose()
+
+    def _closed_early(self) -> None:
+        if self._finished:
+            self._tally.end("ok", complete=True)
+        else:
+            self._tally.end("cancelled", complete=False, error="closed by the caller")
+
+    def __del__(self) -> None:
+        tally = getattr(self, "_tally", None)
+        if tally is not None and not tally.handle.done and not self._loop.is_closed():
+            # The reply ends the upstream by its own finaliser.
+            outcome = ("ok", True, None) if self._finished else ("cancelled", False, "dropped")
+            self._loop.call_soon_threadsafe(_end_later, tally, *outcome)
+
+
+def _end_later(tally: PlainTally, outcome: str, complete: bool, error: str | None) -> None:
+    tally.end(outcome, complete=complete, error=error)

@@ -1,0 +1,702 @@
+"""The composition root: ``handle(request) -> Reply``, whatever stands in front of it.
+
+Knows which provider a request is for, makes the plain call (upstream bytes are forwarded, not
+decoded), retries it under one deadline and keeps its report. Everything that is not a chat or
+completions call is passed through. Deliberately does not know openai's package, and only the seam
+``Speculation`` of anything cleverer than plain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import random
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from math import inf
+from typing import Any, Protocol
+
+import httpx2
+
+from specroute.config import (
+    Config,
+    ModelConfig,
+    PolicyConfig,
+    ProviderConfig,
+    Timeouts,
+    parse_policy,
+    provider_for,
+)
+from specroute.errors import (
+    ConfigError,
+    ErrorInBody,
+    ProviderError,
+    RequestError,
+    UnknownModel,
+)
+from specroute.http import retry, wire
+from specroute.http.client import LIMITS, Call, HttpClient, OpenReply
+from specroute.http.deadline import Deadline
+from specroute.http.supervisor import Supervisor
+from specroute.passthrough import PlainStream, PlainTally
+from specroute.profiles import Capabilities, capabilities_for, load_profile, profile_names
+from specroute.reporting import FIELD, ReportHandle, new_id, register, to_wire
+from specroute.request import CHAT, COMPLETIONS, Options
+from specroute.types import Report, TargetRef
+
+log = logging.getLogger("specroute")
+
+OnReport = Callable[[Report], Awaitable[None] | None]
+
+# Headers that belong to one hop, one host or one account, and so never reach another.
+_OWN_HEADERS = frozenset(
+    {
+        "api-key",
+        "authorization",
+        "connection",
+        "content-length",
+        "cookie",
+        "host",
+        "openai-organization",
+        "openai-project",
+        "proxy-authorization",
+        "transfer-encoding",
+        "x-api-key",
+        "x-goog-api-key",
+        "x-stainless-raw-response",
+    }
+)
+_RETRY_COUNT = "x-stainless-retry-count"
+
+
+@dataclass(slots=True)
+class RouterRequest:
+    """One HTTP request of the caller.
+
+    ``path`` is relative to the API's base (``/chat/completions``). ``fields``: what is known of
+    the JSON body without decoding it (``model``, ``stream``, ``stream_options``, ``specroute``);
+    ``None``: decode to find out. ``connect_s``, ``read_s``: the caller's own timeouts, ``None``
+    where unset. ``outgoing``: the request to send as it is (a plain client's own), with its URL
+    and credentials. ``whole``: the caller wants the body read before the reply is handed over.
+    """
+
+    method: str
+    path: str
+    query: str = ""
+    headers: Sequence[tuple[str, str]] = ()
+    body: bytes | AsyncIterable[bytes] | None = None
+    fields: Mapping[str, Any] | None = None
+    connect_s: float | None = None
+    read_s: float | None = None
+    max_retries: int = 2
+    replayable: bool = True
+    whole: bool = True
+    follow_redirects: bool = True
+    policy: PolicyConfig | None = None
+    on_report: OnReport | None = None
+    outgoing: httpx2.Request | None = None
+    send_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object; :class:`RequestError` when it is none."""
+        try:
+            value = json.loads(self.body) if isinstance(self.body, bytes) else None
+        except ValueError as error:
+            raise RequestError("the request's body is not JSON") from error
+        if not isinstance(value, dict):
+            raise RequestError("the request's body is not a JSON object")
+        return value
+
+
+@dataclass(slots=True)
+class Reply:
+    """What the caller gets: a status, headers, and a body that is there or still arriving.
+
+    ``retries``: attempts made before this one. ``sent``: the request that got it.
+    """
+
+    status: int
+    headers: httpx2.Headers
+    body: bytes | ReplyBody
+    handle: ReportHandle | None = None
+    retries: int = 0
+    provider: str = ""
+    sent: httpx2.Request | None = None
+    hint: str | None = None
+    """For an error status: what to check."""
+    extensions: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ReplyBody(Protocol):
+    """A body still arriving. Closing it, dropping it or leaving it unread ends the upstream."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What a ``model=`` stands for."""
+
+    asked: str
+    target: TargetRef
+    provider: ProviderConfig
+    model: ModelConfig | None
+
+
+@dataclass(slots=True)
+class TextCall:
+    """A chat or completions call, as whoever speculates on it sees it.
+
+    ``body`` is the caller's JSON with the target's own model name and without ``specroute``.
+    ``headers`` are the caller's own, without credentials.
+    """
+
+    path: str
+    body: dict[str, Any]
+    resolved: Resolved
+    options: Options
+    policy: PolicyConfig | None
+    """Set for this request or this client; ``None``: the model's own."""
+    deadline: Deadline
+    max_retries: int
+    headers: Sequence[tuple[str, str]]
+    handle: ReportHandle
+    http: HttpClient
+
+
+class Speculation(Protocol):
+    """Where cleverer answers plug in."""
+
+    async def try_run(self, call: TextCall) -> Reply | str:
+        """Answer the call, or say in one sentence why it goes plain."""
+        ...
+
+
+class Router:
+    """Answers requests by a config.
+
+    ``http_client``: the httpx2 client to reach every provider with, never closed here; without
+    one, an own one is made. ``on_report`` is called with each final report; what it raises is
+    logged. ``direct``: the plain client: requests go where they are addressed, as they are.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        http_client: httpx2.AsyncClient | None = None,
+        on_report: OnReport | None = None,
+        speculation: Speculation | None = None,
+        direct: bool = False,
+    ) -> None:
+        self.config = config
+        self.direct = direct
+        self.supervisor = Supervisor()
+        self.speculation = speculation
+        self._on_report = on_report
+        self._own_client = http_client is None
+        self.http_client = http_client or httpx2.AsyncClient(limits=LIMITS, timeout=None)
+        self._clients: dict[str, HttpClient] = {}
+        self._capabilities: dict[tuple[str, str], Capabilities] = {}
+        self._timeouts: dict[tuple[str, float | None, float | None], Timeouts] = {}
+        self._resolved: dict[str, Resolved] = {}
+        self._default = config.default_provider or (
+            next(iter(config.providers)) if len(config.providers) == 1 else None
+        )
+        self._rng = random.Random()
+        self.closed = False
+
+    def __repr__(self) -> str:
+        return f"Router({self.config.source!r}, models={sorted(self.config.models)!r})"
+
+    # Who answers
+
+    def resolve(self, name: str) -> Resolved:
+        """``model=`` to a target: a configured name, ``provider:model``, or the default provider's.
+
+        :class:`UnknownModel` lists the configured names.
+        """
+        found = self._resolved.get(name)
+        if found is None:
+            found = self._resolve(name)
+            if len(self._resolved) < 1024:
+                self._resolved[name] = found
+        return found
+
+    def _resolve(self, name: str) -> Resolved:
+        config = self.config
+        model = config.models.get(name)
+        if model is not None:
+            target = model.targets[0]
+            return Resolved(name, target, provider_for(config, target.provider), model)
+        if not self.direct and ":" in name:
+            provider, _, rest = name.partition(":")
+            # A name such as llama3:8b is the default provider's, unless it names a declared one.
+            if provider in config.providers or (
+                config.default_provider is None and provider in profile_names()
+            ):
+                return Resolved(
+                    name, TargetRef(provider, rest), provider_for(config, provider), None
+                )
+        default = config.default_provider or (None if config.models else self._default)
+        if default is not None:
+            return Resolved(name, TargetRef(default, name), provider_for(config, default), None)
+        known = sorted(config.models)
+        close = get_close_matches(name, known, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise UnknownModel(
+            f"model {name!r} is not configured{hint}; known: {', '.join(known) or 'none'}. "
+            "'provider:model' names one at a provider; default_provider takes any other",
+            param="model",
+            code="model_not_found",
+        )
+
+    def http(self, provider: ProviderConfig) -> HttpClient:
+        """The client for one provider."""
+        client = self._clients.get(provider.name)
+        if client is None:
+            client = self._clients[provider.name] = HttpClient(
+                provider,
+                client=self.http_client,
+                profile_auth=load_profile(provider.profile).auth,
+                supervisor=self.supervisor,
+            )
+        return client
+
+    def capabilities(self, resolved: Resolved) -> Capabilities:
+        """What a target can do, as far as profile and config say."""
+        key = (resolved.provider.name, resolved.target.model)
+        found = self._capabilities.get(key)
+        if found is None:
+            profile = load_profile(resolved.provider.profile)
+            found = capabilities_for(profile, resolved.provider, resolved.target.model)
+            if len(self._capabilities) < 1024:
+                self._capabilities[key] = found
+        return found
+
+    def timeouts(self, provider: ProviderConfig, request: RouterRequest) -> Timeouts:
+        """The limits of one request: the config's, capped by the caller's.
+
+        A plain client has the caller's alone, and no total: openai's are none either.
+        """
+        key = (provider.name, request.connect_s, request.read_s)
+        found = self._timeouts.get(key)
+        if found is None:
+            connect = inf if request.connect_s is None else request.connect_s
+            read = inf if request.read_s is None else request.read_s
+            own = provider.timeouts
+            if self.direct:
+                idle = 0.0 if read == inf else max(read, own.idle)
+                found = Timeouts(
+                    connect=connect, first_token=read, stall=read, total=inf, idle=idle
+                )
+            else:
+                found = replace(
+                    own,
+                    connect=min(own.connect, connect),
+                    first_token=min(own.first_token, read),
+                    stall=min(own.stall, read),
+                )
+            if len(self._timeouts) < 256:
+                self._timeouts[key] = found
+        return found
+
+    # Answering
+
+    async def handle(self, request: RouterRequest) -> Reply:
+        """Answer one request. An error status of the provider's is a reply; whatever else goes
+        wrong is raised (:mod:`specroute.errors`). Nothing is retried after the first byte."""
+        if request.method == "POST" and request.path.endswith((CHAT, COMPLETIONS)):
+            fields = request.fields
+            if fields is None and isinstance(request.body, bytes):
+                try:
+                    fields = request.json()
+                except RequestError:
+                    fields = None
+            if fields is not None and isinstance(fields.get("model"), str):
+                return await self._text(request, fields)
+        return await self._other(request)
+
+    async def _text(self, request: RouterRequest, fields: Mapping[str, Any]) -> Reply:
+        if FIELD in fields:
+            options = Options.read(fields[FIELD])
+            body = request.json()
+            body.pop(FIELD, None)
+            request.body = wire.dumps(body)
+            self._rewrite(request)
+        else:
+            options = Options()
+        policy = _policy(options, request)
+        resolved = self.resolve(fields["model"])
+        if resolved.target.model != resolved.asked:
+            assert isinstance(request.body, bytes)
+            request.body = wire.replace_model(request.body, resolved.asked, resolved.target.model)
+            self._rewrite(request)
+        deadline = Deadline(self.timeouts(resolved.provider, request))
+        handle = ReportHandle(
+            Report(id=new_id(), model=resolved.asked, target=str(resolved.target))
+        )
+        register(handle)
+        self._announce(handle, request)
+        reason = "this client makes plain calls only"
+        if self.speculation is not None:
+            path = CHAT if request.path.endswith(CHAT) else COMPLETIONS
+            call = TextCall(
+                path=path,
+                body=request.json(),
+                resolved=resolved,
+                options=options,
+                policy=policy,
+                deadline=deadline,
+                max_retries=request.max_retries,
+                headers=_forwardable(request.headers),
+                handle=handle,
+                http=self.http(resolved.provider),
+            )
+            outcome = await self.speculation.try_run(call)
+            if not isinstance(outcome, str):
+                return outcome
+            reason = outcome
+        return await self._plain(request, fields, resolved, deadline, handle, reason)
+
+    async def _plain(
+        self,
+        request: RouterRequest,
+        fields: Mapping[str, Any],
+        resolved: Resolved,
+        deadline: Deadline,
+        handle: ReportHandle,
+        reason: str,
+    ) -> Reply:
+        tally = PlainTally(handle, resolved.target, deadline, reason)
+        stream = fields.get("stream") is True
+        if stream and self._adds_usage(fields, resolved):
+            assert isinstance(request.body, bytes)
+            if request.body.rstrip().endswith(b"}"):
+                request.body = wire.splice_field(
+                    request.body, "stream_options", b'{"include_usage":true}'
+                )
+                self._rewrite(request)
+                tally.own_usage = True
+        try:
+            reply = await self._attempts(
+                request, self.http(resolved.provider), deadline, tally, whole=not stream
+            )
+        except BaseException as error:
+            tally.fail(error)
+            raise
+        reply.handle = handle
+        return reply
+
+    def _adds_usage(self, fields: Mapping[str, Any], resolved: Resolved) -> bool:
+        return (
+            fields.get("stream_options") is None
+            and self.capabilities(resolved).stream_usage is True
+        )
+
+    async def _other(self, request: RouterRequest) -> Reply:
+        """Pass anything else through, both ways, to the provider it belongs to."""
+        provider = self._provider_of(request)
+        deadline = Deadline(self.timeouts(provider, request))
+        return await self._attempts(
+            request, self.http(provider), deadline, None, whole=request.whole
+        )
+
+    def _provider_of(self, request: RouterRequest) -> ProviderConfig:
+        fields = request.fields
+        if fields is None and isinstance(request.body, bytes) and _is_json(request.headers):
+            try:
+                fields = request.json()
+            except RequestError:
+                fields = None
+        name = fields.get("model") if fields is not None else None
+        if isinstance(name, str) and not self.direct:
+            try:
+                resolved = self.resolve(name)
+            except UnknownModel:
+                if self._default is None:
+                    raise
+            else:
+                if resolved.target.model != name and isinstance(request.body, bytes):
+                    request.body = wire.replace_model(request.body, name, resolved.target.model)
+                return resolved.provider
+        if self._default is None:
+            raise RequestError(
+                f"{request.method} {request.path} names no configured model, so it is not clear "
+                "which provider it is for: set default_provider in the config "
+                f"({', '.join(sorted(self.config.providers)) or 'no provider'})"
+            )
+        return provider_for(self.config, self._default)
+
+    async def _attempts(
+        self,
+        request: RouterRequest,
+        http: HttpClient,
+        deadline: Deadline,
+        tally: PlainTally | None,
+        *,
+        whole: bool,
+    ) -> Reply:
+        call = self._call(request)
+        taken = 0
+        while True:
+            more = taken < request.max_retries and request.replayable
+            wait: float
+            started = deadline.clock()
+            try:
+                reply = await http.send(call, deadline, decode=tally is not None)
+                if reply.status >= 400:
+                    now = time.time()
+                    again = more and retry.status_retryable(reply.status, reply.headers, now)
+                    if again:
+                        wait = retry.delay(taken, reply.headers, now, self._rng)
+                        again = wait < deadline.remaining("first_token")
+                    if not again:
+                        return await self._refused(reply, http, tally, taken, started)
+                    await reply.aclose()
+                    outcome = f"status {reply.status}"
+                elif tally is None:
+                    return await self._through(reply, http, taken, whole)
+                elif whole:
+                    return await self._whole(reply, http, tally, taken, started)
+                else:
+                    return await self._streamed(reply, http, tally, taken, started)
+            except ProviderError as error:
+                if not (more and retry.error_retryable(error)):
+                    raise
+                wait = retry.delay(taken, None, 0.0, self._rng)
+                if wait >= deadline.remaining("first_token"):
+                    raise
+                outcome = error.outcome
+            if tally is not None:
+                tally.attempt(outcome, deadline.clock() - started)
+            log.info("retrying %s in %.2f s after: %s", http.provider.name, wait, outcome)
+            await asyncio.sleep(wait)
+            taken += 1
+            self._count_retry(call, taken)
+
+    def _call(self, request: RouterRequest) -> Call:
+        if self.direct and request.outgoing is not None:
+            return Call(
+                request=request.outgoing,
+                follow_redirects=request.follow_redirects,
+                send_options=request.send_options,
+            )
+        return Call(
+            method=request.method,
+            path=request.path,
+            query=request.query,
+            headers=_forwardable(request.headers),
+            content=request.body,
+            follow_redirects=request.follow_redirects,
+        )
+
+    def _rewrite(self, request: RouterRequest) -> None:
+        """The body changed: a request to be sent as it is needs the new one."""
+        old = request.outgoing
+        if self.direct and old is not None:
+            headers = [
+                (k, v) for k, v in old.headers.multi_items() if k.lower() != "content-length"
+            ]
+            request.outgoing = httpx2.Request(
+                old.method,
+                old.url,
+                headers=headers,
+                content=request.body,
+                extensions=old.extensions,
+            )
+
+    def _count_retry(self, call: Call, taken: int) -> None:
+        """Bump openai's retry header where it counts ours (not where the caller set its own)."""
+        before = str(taken - 1)
+        if call.request is not None:
+            if call.request.headers.get(_RETRY_COUNT) == before:
+                call.request.headers[_RETRY_COUNT] = str(taken)
+        else:
+            call.headers = [
+                (k, str(taken)) if k.lower() == _RETRY_COUNT and v == before else (k, v)
+                for k, v in call.headers
+            ]
+            call.built = None
+
+    # What came back
+
+    async def _refused(
+        self,
+        reply: OpenReply,
+        http: HttpClient,
+        tally: PlainTally | None,
+        taken: int,
+        started: float,
+    ) -> Reply:
+        """An error status: the provider's own body and headers, as they are."""
+        try:
+            body = await reply.read()
+        except ProviderError:
+            body = b""  # The status alone is the answer.
+        if tally is not None:
+            tally.attempt(f"status {reply.status}", tally.deadline.clock() - started)
+            tally.refuse(wire.status_message(reply.status, body))
+        hint = wire.base_url_hint(http.provider.base_url) if reply.status in (404, 405) else None
+        headers = reply.headers
+        if reply.decoded:
+            headers = _without(headers, "content-encoding", "content-length")
+        return Reply(
+            reply.status,
+            headers,
+            body,
+            retries=taken,
+            provider=http.provider.name,
+            sent=reply.response.request,
+            hint=hint,
+            extensions=_extensions(reply),
+        )
+
+    async def _through(self, reply: OpenReply, http: HttpClient, taken: int, whole: bool) -> Reply:
+        body: bytes | ReplyBody = await reply.read() if whole else reply
+        return Reply(
+            reply.status,
+            reply.headers,
+            body,
+            retries=taken,
+            provider=http.provider.name,
+            sent=reply.response.request,
+            extensions=_extensions(reply),
+        )
+
+    async def _whole(
+        self, reply: OpenReply, http: HttpClient, tally: PlainTally, taken: int, started: float
+    ) -> Reply:
+        """A JSON answer, checked, with its report added as the field ``specroute``."""
+        name = http.provider.name
+        body = await reply.read()
+        data = wire.read_object(
+            body, provider=name, content_type=reply.headers.get("content-type", "")
+        )
+        _no_error(data, name)
+        tally.answered(data, reply.request_id, started)
+        report = wire.dumps(to_wire(tally.handle.report))
+        return Reply(
+            reply.status,
+            _without(reply.headers, "content-encoding", "content-length", "transfer-encoding"),
+            wire.splice_field(body, FIELD, report),
+            retries=taken,
+            provider=name,
+            sent=reply.response.request,
+            extensions=_extensions(reply),
+        )
+
+    async def _streamed(
+        self, reply: OpenReply, http: HttpClient, tally: PlainTally, taken: int, started: float
+    ) -> Reply:
+        name = http.provider.name
+        kind = reply.headers.get("content-type", "")
+        headers = reply.headers
+        body: bytes | ReplyBody
+        if "json" in kind or "html" in kind:
+            data = wire.read_object(await reply.read(), provider=name, content_type=kind)
+            _no_error(data, name)
+            tally.answered(data, reply.request_id, started)
+            body = wire.as_chunks(data)
+            headers = _without(
+                headers, "content-type", "content-encoding", "content-length", "transfer-encoding"
+            )
+            headers["content-type"] = "text/event-stream; charset=utf-8"
+        else:
+            body = PlainStream(reply, tally, name, started)
+            if reply.decoded:
+                headers = _without(headers, "content-encoding", "content-length")
+        return Reply(
+            reply.status,
+            headers,
+            body,
+            retries=taken,
+            provider=name,
+            sent=reply.response.request,
+            extensions=_extensions(reply),
+        )
+
+    # Reports
+
+    def _announce(self, handle: ReportHandle, request: RouterRequest) -> None:
+        callback = request.on_report or self._on_report
+        if callback is not None:
+            handle.on_finish(lambda report: self._tell(callback, report))
+
+    def _tell(self, callback: OnReport, report: Report) -> None:
+        try:
+            result = callback(report)
+            if inspect.isawaitable(result):
+                self.supervisor.spawn(_await(result), name="on_report")
+        except Exception:
+            log.exception("on_report failed")
+
+    async def aclose(self) -> None:
+        """End what still runs and close what was made here; idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        await self.supervisor.aclose()
+        if self._own_client:
+            await self.http_client.aclose()
+
+
+async def _await(value: Awaitable[None]) -> None:
+    await value
+
+
+def _policy(options: Options, request: RouterRequest) -> PolicyConfig | None:
+    if options.policy is None:
+        return request.policy
+    try:
+        return parse_policy(options.policy, "specroute.policy")
+    except ConfigError as error:
+        raise RequestError(str(error), param="specroute.policy") from error
+
+
+def _no_error(data: Mapping[str, Any], provider: str) -> None:
+    error = wire.error_in(data)
+    if error is not None:
+        raise ErrorInBody(
+            wire.error_message(error, "an error came inside a 200 answer"),
+            provider=provider,
+            body=error,
+        )
+
+
+def _forwardable(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(k, v) for k, v in headers if k.lower() not in _OWN_HEADERS]
+
+
+def _without(headers: httpx2.Headers, *names: str) -> httpx2.Headers:
+    copy = httpx2.Headers(headers)
+    for name in names:
+        copy.pop(name, None)
+    return copy
+
+
+def _is_json(headers: Sequence[tuple[str, str]]) -> bool:
+    return any(k.lower() == "content-type" and "json" in v for k, v in headers)
+
+
+def _extensions(reply: OpenReply) -> Mapping[str, Any]:
+    reason = reply.response.extensions.get("reason_phrase")
+    return {} if reason is None else {"reason_phrase": reason}
+
+
+__all__ = [
+    "OnReport",
+    "Reply",
+    "ReplyBody",
+    "Resolved",
+    "Router",
+    "RouterRequest",
+    "Speculation",
+    "TextCall",
+]

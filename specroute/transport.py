@@ -1,0 +1,184 @@
+"""The seam: an ``httpx2.AsyncBaseTransport`` whose requests a :class:`~specroute.router.Router`
+answers.
+
+Knows how a request and a reply look to httpx2 and which openai error each of ours is. Deliberately
+knows nothing of who answers, nor of the client above.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import httpx2
+
+from specroute import openai_errors
+from specroute.config import PolicyConfig
+from specroute.errors import SpecRouteError
+from specroute.reporting import FIELD
+from specroute.router import OnReport, Reply, ReplyBody, Router, RouterRequest
+
+HINTS = "specroute_hints"
+"""Where a client leaves its :class:`Hints` in ``request.extensions``."""
+RETRIES = "specroute_retries"
+PROVIDER = "specroute_provider"
+HINT = "specroute_hint"
+
+
+@dataclass(slots=True)
+class Hints:
+    """What the client above knows of a request, so that nothing is decoded twice.
+
+    ``path`` is relative to the client's base URL; ``fields`` as in ``RouterRequest``.
+    """
+
+    path: str
+    fields: Mapping[str, Any] | None
+    max_retries: int = 2
+    replayable: bool = True
+    policy: PolicyConfig | None = None
+    on_report: OnReport | None = None
+    send_options: Mapping[str, Any] = field(default_factory=dict)
+    follow_redirects: bool = True
+
+
+async def answer(
+    router: Router, request: httpx2.Request, hints: Hints, *, stream: bool
+) -> httpx2.Response:
+    """Let ``router`` answer ``request``; read the body unless ``stream``.
+
+    What goes wrong is raised as the matching openai error; an error status is a response.
+    """
+    timeout = request.extensions.get("timeout") or {}
+    connect, read = timeout.get("connect"), timeout.get("read")
+    direct = router.direct
+    if not direct and connect == 5.0 and read == 600.0:
+        connect = read = None  # Unset: openai's defaults. The config's count.
+    body = getattr(request, "_content", None)
+    call = RouterRequest(
+        method=request.method,
+        path=hints.path,
+        query=request.url.query.decode("ascii"),
+        headers=() if direct else request.headers.multi_items(),
+        body=request.stream if body is None else body,  # type: ignore[arg-type]
+        fields=hints.fields,
+        connect_s=connect,
+        read_s=read,
+        max_retries=hints.max_retries,
+        replayable=hints.replayable,
+        whole=not stream,
+        follow_redirects=hints.follow_redirects,
+        policy=hints.policy,
+        on_report=hints.on_report,
+        outgoing=request if direct else None,
+        send_options=hints.send_options,
+    )
+    started = time.perf_counter()
+    try:
+        reply = await router.handle(call)
+    except SpecRouteError as error:
+        raise _public(error, request) from error.__cause__
+    response = _response(reply, request, direct, started)
+    if not stream:
+        try:
+            await response.aread()
+        except BaseException:
+            await response.aclose()
+            raise
+    return response
+
+
+def _response(
+    reply: Reply, request: httpx2.Request, direct: bool, started: float
+) -> httpx2.Response:
+    sent = reply.sent if direct and reply.sent is not None else request
+    extensions: dict[str, Any] = {
+        **reply.extensions,
+        # Spares the reader openai's own drain: the connection is settled before [DONE].
+        "http_version": b"HTTP/2",
+        RETRIES: reply.retries,
+        PROVIDER: reply.provider,
+    }
+    if reply.handle is not None:
+        extensions[FIELD] = reply.handle
+    if reply.hint is not None:
+        extensions[HINT] = reply.hint
+    headers = reply.headers
+    if isinstance(reply.body, bytes):
+        if "content-encoding" not in headers and "content-length" not in headers:
+            headers = httpx2.Headers(headers)
+            headers["content-length"] = str(len(reply.body))
+        body: httpx2.AsyncByteStream = _Bytes(reply.body, started)
+    else:
+        body = _Arriving(reply.body, sent, started)
+    return httpx2.Response(
+        reply.status, headers=headers, stream=body, request=sent, extensions=extensions
+    )
+
+
+def _public(error: SpecRouteError, request: httpx2.Request) -> Exception:
+    return openai_errors.translate(error, request)
+
+
+class _Bytes(httpx2.AsyncByteStream):
+    """A body that is there."""
+
+    def __init__(self, body: bytes, started: float) -> None:
+        self._body = body
+        self.elapsed = datetime.timedelta(seconds=time.perf_counter() - started)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._body
+
+
+class _Arriving(httpx2.AsyncByteStream):
+    """A body still arriving; its errors become openai's here."""
+
+    def __init__(self, body: ReplyBody, request: httpx2.Request, started: float) -> None:
+        self._body = body
+        self._request = request
+        self._started = started
+        self._next = body.__aiter__().__anext__
+        self.elapsed: datetime.timedelta | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await self._next()
+        except SpecRouteError as error:
+            raise _public(error, self._request) from error.__cause__
+
+    async def aclose(self) -> None:
+        if self.elapsed is None:
+            self.elapsed = datetime.timedelta(seconds=time.perf_counter() - self._started)
+        await self._body.aclose()
+
+
+class SpecRouteTransport(httpx2.AsyncBaseTransport):
+    """A transport for any httpx2 client (``AsyncSpecRoute`` uses a shorter way to the same).
+
+    ``base_path`` is the path that the client's URLs start with. Answers with an error status say
+    ``x-should-retry: false``, since they have been retried already. The router stays the caller's
+    to close.
+    """
+
+    def __init__(self, router: Router, *, base_path: str = "/v1") -> None:
+        self._router = router
+        self._base_path = base_path.rstrip("/")
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        path = request.url.raw_path.partition(b"?")[0].decode("ascii")
+        hints = request.extensions.get(HINTS) or Hints(
+            path.removeprefix(self._base_path),
+            None,
+            replayable=hasattr(request, "_content"),
+        )
+        response = await answer(self._router, request, hints, stream=True)
+        if response.status_code >= 400:
+            response.headers["x-should-retry"] = "false"
+        return response
