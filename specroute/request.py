@@ -205,7 +205,7 @@ class Options:
             return cls()
         if not isinstance(value, dict):
             raise RequestError(
-                f"'specroute' must be an object such as {{\"policy\": \"balanced\"}}, got {value!r}",
+                f'\'specroute\' must be an object such as {{"policy": "balanced"}}, got {value!r}',
                 param="specroute",
             )
         known = ("policy", "seed")

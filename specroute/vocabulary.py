@@ -44,6 +44,10 @@ class Vocabulary(Protocol):
         """Ids of a chat prompt, generation prompt included. ``ValueError`` without a template."""
         ...
 
+    def render_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The text of a chat prompt, generation prompt included; ``ValueError`` as above."""
+        ...
+
 
 PROBE_TEXTS: tuple[str, ...] = (
     "The quick brown fox's 3rd jump — isn't it 12,345.67 km?",
@@ -125,6 +129,9 @@ class _Loaded:
         return text
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        return self.encode(self.render_text(messages))
+
+    def render_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
         if not self._tokenizer.chat_template:
             raise ValueError("the tokenizer has no chat template, and one is never guessed")
         try:
@@ -135,7 +142,7 @@ class _Loaded:
             raise ValueError(
                 f"the chat template can't render this chat: {_first_line(error)}"
             ) from error
-        return self.encode(text)
+        return text
 
 
 def _flat(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,11 @@ text and answers with a proposal; what became of the last proposal it learns fro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from specroute.context import Committed, Prompt
 from specroute.types import Usage
 from specroute.vocabulary import Vocabulary
 
@@ -19,27 +20,6 @@ class Distribution(Protocol):
     """q at one position: ``q[token_id]`` is the probability the draft gave that id (0 if none)."""
 
     def __getitem__(self, token_id: int, /) -> float: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What the target is going to answer, in whatever forms are known.
-
-    ``ids`` are in the *target's* vocabulary; a drafter uses them only if it speaks that
-    vocabulary, else it renders ``messages`` with its own template or continues ``text``.
-    """
-
-    messages: tuple[Mapping[str, Any], ...] | None
-    text: str | None
-    ids: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The answer so far: final, never taken back. ``ids`` (the target's) where they are known."""
-
-    text: str = ""
-    ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +41,7 @@ class Proposal:
     """What a remote draft's provider counted; ``None`` for drafts that cost no tokens."""
 
     def __len__(self) -> int:
-        """Drafted tokens; for a text-only proposal 0 iff there is no text, else unknown: use text."""
+        """Drafted tokens; of a text-only proposal 0 without text, else 1."""
         return len(self.ids) if self.ids is not None else int(bool(self.text))
 
 
@@ -112,3 +92,14 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
         if a[i] != b[i]:
             return i
     return limit
+
+
+__all__ = [
+    "Committed",
+    "Distribution",
+    "DraftSession",
+    "Drafter",
+    "Prompt",
+    "Proposal",
+    "common_prefix",
+]

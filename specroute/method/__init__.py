@@ -1,1 +1,17 @@
-"""method"""
+"""Methods: ways to use a target, one file each, all behind the protocol in ``base``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from specroute.method.base import MethodRun
+from specroute.method.plain import run as plain
+from specroute.method.prefix import run as prefix
+from specroute.method.score import run as score
+from specroute.types import Method
+
+METHODS: Mapping[Method, MethodRun] = {
+    Method.PLAIN: plain,
+    Method.SCORE: score,
+    Method.PREFIX: prefix,
+}

@@ -70,7 +70,7 @@ def view_of_ids(data: Mapping[str, Any], sent: Sequence[int], drafted: int, seco
 
 
 def view_of_text(data: Mapping[str, Any], sent: str, draft: str, seconds: float) -> View:
-    """Read the answer to a text prompt ``sent`` that ends with ``draft``, as the server's own tokens.
+    """Read the answer to a text prompt ``sent`` that ends with ``draft``, in the server's tokens.
 
     The entries' strings must join to the end of ``sent``, and one of their boundaries must fall on
     the draft's start; :class:`BadEvidence` otherwise (a token straddles it, or the strings are not

@@ -59,15 +59,6 @@ def continued(body: Mapping[str, Any], text: str, dialect: str) -> Body:
     return DIALECTS[dialect](dict(body), text) if text else dict(body)
 
 
-def held_back(text: str) -> tuple[str, str]:
-    """Split trailing whitespace off: several servers strip it from a prefill.
-
-    Returns (what to send, what to hold back for the next request).
-    """
-    stripped = text.rstrip()
-    return stripped, text[len(stripped) :]
-
-
 class PrefixEcho:
     """Strips the prefilled text from a reply that repeats it, and only then.
 

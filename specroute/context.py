@@ -1,0 +1,28 @@
+"""What is to be continued: the prompt and the answer so far, in whatever forms are known. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the target is going to answer, in whatever forms are known.
+
+    ``ids`` are in the *target's* vocabulary; a drafter uses them only if it speaks that
+    vocabulary, else it renders ``messages`` with its own template or continues ``text``.
+    """
+
+    messages: tuple[Mapping[str, Any], ...] | None
+    text: str | None
+    ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The answer so far: final, never taken back. ``ids`` (the target's) where they are known."""
+
+    text: str = ""
+    ids: tuple[int, ...] | None = None

@@ -1,0 +1,288 @@
+"""From a session to what the caller receives: a stream of chunks or one JSON answer, and a report.
+
+Knows how the loop runs in a task of its own, how far it may run ahead of its reader, and that the
+report is final before ``[DONE]`` goes out. Knows no method and no policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Self
+
+from specroute.engine import NothingCommitted, speculate
+from specroute.errors import ProviderError, StreamAbandoned
+from specroute.http import wire
+from specroute.http.chunks import Encoder
+from specroute.http.supervisor import Supervisor
+from specroute.ledger import Ledger, Price
+from specroute.reporting import FIELD, ReportHandle, to_wire
+from specroute.request import CHAT
+from specroute.session import Session
+from specroute.types import Exactness, Report, Usage
+
+RUN_AHEAD = 64
+"""Commits that may wait for a reader before drafting and scoring stop."""
+
+
+class Delivery:
+    """One answer on its way. ``start`` returns once there is something to hand over."""
+
+    def __init__(self, session: Session, handle: ReportHandle, supervisor: Supervisor) -> None:
+        self.session = session
+        self.handle = handle
+        self._supervisor = supervisor
+        request = session.request
+        self._encoder = Encoder(
+            chat=request.path == CHAT,
+            answer_id=handle.report.id,
+            model=session.target.ref.model,
+            created=int(time.time()),
+            include_usage=request.stream and request.include_usage,
+        )
+        self._first_at: float | None = None
+        self._last_at = 0.0
+        self._outbox = Outbox(session.deadline.timeouts.idle)
+        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+        self._text: list[str] = []
+
+    async def start(self) -> bytes | SpeculativeStream:
+        """Run until the first text (streams) or to the end, and give what the reply's body is.
+
+        Raises :class:`NothingCommitted` and provider errors from before the first text.
+        """
+        self.handle.live = self.live
+        self._task = self._supervisor.spawn(self._run(), name="speculation")
+        if self._task is None:
+            raise NothingCommitted("the client is closed")
+        try:
+            await asyncio.shield(self._begun)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            raise
+        if self.session.request.stream:
+            return SpeculativeStream(self._outbox, self._task)
+        return self._outbox.take_all()
+
+    async def _run(self) -> None:
+        session, stream = self.session, self.session.request.stream
+        try:
+            async with aclosing(speculate(session)) as deltas:
+                async for delta in deltas:
+                    if not (delta.text or delta.extra):
+                        continue
+                    self._last_at = session.deadline.clock()
+                    if self._first_at is None:
+                        self._first_at = self._last_at
+                    if stream:
+                        await self._outbox.put(self._encoder.text(delta.text, delta.extra))
+                        self._begin()
+                    else:
+                        self._text.append(delta.text)
+            await session.aclose()
+            self._end()
+        except (NothingCommitted, ProviderError) as error:
+            await session.aclose()
+            if self._begun.done():
+                self._close(error)
+                self._outbox.fail(error)
+            else:
+                self.handle.live = None
+                self._begun.set_exception(error)
+        except BaseException as error:
+            await session.aclose()
+            self._close(error)
+            self._outbox.fail(error)
+            if not self._begun.done():
+                self._begun.set_exception(error)
+                self._begun.exception()  # Its waiter may be gone: it was cancelled as well.
+            if not isinstance(error, asyncio.CancelledError | StreamAbandoned):
+                raise
+        finally:
+            self._outbox.close()
+
+    def _begin(self) -> None:
+        if not self._begun.done():
+            self._begun.set_result(None)
+
+    def _end(self) -> None:
+        """The answer is there in full: settle the report, then let its end go out."""
+        session, encoder = self.session, self._encoder
+        report = self._report(complete=True, error=None)
+        self.handle.finish(report)
+        usage = Usage(report.prompt_tokens, report.completion_tokens)
+        finish = session.answer.finish or "stop"
+        if session.request.stream:
+            self._outbox.add(encoder.finish(finish))
+            tail = encoder.usage(usage)
+            if tail:
+                self._outbox.add(tail)
+            self._outbox.add(wire.DONE)
+        else:
+            whole: dict[str, Any] = encoder.whole("".join(self._text), finish, usage)
+            whole[FIELD] = to_wire(report)
+            self._outbox.add(wire.dumps(whole))
+        self._begin()
+
+    def _close(self, error: BaseException) -> None:
+        """The answer ended early: the report says how."""
+        if isinstance(error, asyncio.CancelledError):
+            said = "closed by the caller"
+        else:
+            said = str(error) or type(error).__name__
+        self.handle.finish(self._report(complete=False, error=said))
+
+    def live(self) -> Report:
+        """The report as it stands."""
+        return self._report(complete=False, error=None)
+
+    def _report(self, *, complete: bool, error: str | None) -> Report:
+        session = self.session
+        answer, tally, now = session.answer, session.tally, session.deadline.clock()
+        start, first = session.deadline.started, self._first_at
+        tokens = answer.tokens
+        tpot = None
+        if first is not None and tokens > 1:
+            tpot = (self._last_at - first) / (tokens - 1)
+        return replace(
+            booked(self.handle.base, session.book.attempts, session.price),
+            target=str(session.target.ref),
+            method=session.plan.method.value,
+            exactness=_label(session).value,
+            exactness_reason=session.exactness_reason,
+            plan_reason=session.plan.reason,
+            notes=tuple(session.notes),
+            complete=complete,
+            finish_reason=answer.finish,
+            error=error,
+            drafter=session.drafter.name,
+            rounds=tally.rounds,
+            drafted=tally.drafted,
+            accepted=tally.accepted,
+            rejected=tally.rejected,
+            ttft_s=None if first is None else first - start,
+            tpot_s=tpot,
+            total_s=now - start if complete or error else None,
+            draft_s=tally.draft_s,
+            prompt_tokens=_prompt_tokens(session),
+            completion_tokens=tokens,
+        )
+
+
+def _label(session: Session) -> Exactness:
+    if session.exactness is Exactness.EXACT and session.request.greedy:
+        return Exactness.EXACT_GREEDY
+    return session.exactness
+
+
+def _prompt_tokens(session: Session) -> int | None:
+    """What a plain call's usage would show."""
+    if session.prompt.ids is not None:
+        return len(session.prompt.ids)
+    counts = (a.usage.prompt_tokens for a in session.book.attempts if a.purpose == "plain")
+    return next((count for count in counts if count is not None), None)
+
+
+def booked(report: Report, attempts: list[Any], price: Price | None) -> Report:
+    """``report`` with its attempts, what they were billed and what that cost."""
+    ledger = Ledger()
+    for attempt in attempts:
+        ledger.add(attempt, price)
+    return replace(
+        report,
+        attempts=tuple(attempts),
+        billed_prompt_tokens=ledger.prompt_tokens,
+        billed_cached_tokens=ledger.cached_tokens,
+        billed_completion_tokens=ledger.completion_tokens,
+        cost_usd=ledger.cost_usd,
+    )
+
+
+class Outbox:
+    """Chunks between the loop and its reader, at most ``RUN_AHEAD`` of them.
+
+    A writer that waits longer than ``idle`` seconds (0: for ever) for its reader gives up with
+    :class:`StreamAbandoned`.
+    """
+
+    def __init__(self, idle: float) -> None:
+        self._idle = idle
+        self._chunks: deque[bytes] = deque()
+        self._changed = asyncio.Event()
+        self._error: BaseException | None = None
+        self._closed = False
+
+    async def put(self, chunk: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._idle or None):
+                while len(self._chunks) >= RUN_AHEAD:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise StreamAbandoned(
+                f"the stream was not read for {self._idle:g} s (timeouts.idle) and has been ended"
+            ) from None
+        self.add(chunk)
+
+    def add(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+        self._changed.set()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+
+    def close(self) -> None:
+        self._closed = True
+        self._changed.set()
+
+    async def get(self) -> bytes | None:
+        """The next chunk, ``None`` at the end; raises what ended the stream early."""
+        while not self._chunks:
+            if self._closed:
+                if self._error is not None and not isinstance(self._error, asyncio.CancelledError):
+                    raise self._error
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        chunk = self._chunks.popleft()
+        self._changed.set()
+        return chunk
+
+    def take_all(self) -> bytes:
+        found = b"".join(self._chunks)
+        self._chunks.clear()
+        return found
+
+
+class SpeculativeStream:
+    """The body of a streamed answer. Closing, cancelling or dropping it ends the loop at once."""
+
+    def __init__(self, outbox: Outbox, task: asyncio.Task[None]) -> None:
+        self._outbox = outbox
+        self._task = task
+        self._loop = asyncio.get_running_loop()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk = await self._outbox.get()
+        if chunk is None:
+            raise StopAsyncIteration
+        return chunk
+
+    async def aclose(self) -> None:
+        """End the loop and every upstream request of it; idempotent."""
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def __del__(self) -> None:
+        task = getattr(self, "_task", None)
+        if task is not None and not task.done() and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(task.cancel)

@@ -1,0 +1,51 @@
+"""What a method tells the engine: commits, finished rounds, a hand-over. Frozen values, no logic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Tokens that are part of the answer for good.
+
+    ``ids`` in the target's vocabulary where known (an end token included), else ``None`` and
+    ``text`` with its count of ``tokens`` (``None``: unknown). ``finish`` is the server's own finish
+    reason when this commit ends the answer.
+    """
+
+    text: str = ""
+    ids: tuple[int, ...] | None = None
+    tokens: int | None = None
+    finish: str | None = None
+    extra: Mapping[str, Any] | None = None
+    """Other fields of a chat delta (reasoning, refusal …), handed on untouched."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDone:
+    """One verification round is over: ``drafted`` tokens were sent, ``accepted`` passed.
+
+    ``judged``: accepted plus one if the round ended in a rejection. Every count is of one round.
+    """
+
+    drafted: int
+    accepted: int
+    judged: int
+    draft_seconds: float
+    verify_seconds: float | None
+    """``None`` where the round was no request of its own (lanes)."""
+    context: int
+    """Tokens sent beside the draft: prompt and committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """The method stops here, nothing half-decided: the rest comes as one plain stream."""
+
+    reason: str
+
+
+Event = Commit | RoundDone | Handover

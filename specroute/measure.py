@@ -1,0 +1,213 @@
+"""What has been measured, per (target, drafter, traffic class), and frozen snapshots of it.
+
+Pure: no I/O and no clock. Estimators are discounted, so that drift is followed. Knows nothing of
+what a policy makes of the figures.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+MAX_K = 64
+"""Positions beyond this share the last one's evidence."""
+_DECAY_ROUND = 0.98
+_DECAY_REQUEST = 0.95
+
+
+class Mean:
+    """A discounted mean; ``None`` until something was seen."""
+
+    __slots__ = ("_decay", "_sum", "weight")
+
+    def __init__(self, decay: float) -> None:
+        self._decay = decay
+        self._sum = 0.0
+        self.weight = 0.0
+
+    def add(self, value: float, weight: float = 1.0) -> None:
+        self._sum = self._sum * self._decay + value * weight
+        self.weight = self.weight * self._decay + weight
+
+    @property
+    def value(self) -> float | None:
+        return self._sum / self.weight if self.weight else None
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Evidence on P(token k is accepted | the k-1 before it were), position by position.
+
+    ``passed[k] / judged[k]`` is that conditional rate (1 - hazard) at position k, 0-based. A round
+    that accepts all K says nothing about position K+1: right-censored by construction, since only
+    judged positions count. Weights are discounted.
+    """
+
+    passed: tuple[float, ...] = ()
+    judged: tuple[float, ...] = ()
+
+    @property
+    def weight(self) -> float:
+        """Judged tokens behind it."""
+        return sum(self.judged)
+
+    def survival(
+        self, k: int, prior: Acceptance | None = None, *, default: float = 0.8, strength: float = 8
+    ) -> tuple[float, ...]:
+        """S(1..k), S(j) = P(at least j tokens accepted).
+
+        Each position's rate is a mean of this evidence and of the pooled ``prior``, which counts as
+        at most ``strength`` judged tokens; positions without evidence use the rate over all of
+        them, and ``default`` where there is none at all.
+        """
+        pooled = prior if prior is not None else Acceptance()
+        overall = _rate(sum(pooled.passed), pooled.weight, default, 2.0)
+        survival, s = [], 1.0
+        for j in range(k):
+            base = _rate(_at(pooled.passed, j), _at(pooled.judged, j), overall, 2.0)
+            weight = min(strength, 2.0 + _at(pooled.judged, j))
+            own = _at(self.judged, j)
+            s *= (base * weight + _at(self.passed, j)) / (weight + own)
+            survival.append(s)
+        return tuple(survival)
+
+
+def _at(values: tuple[float, ...], j: int) -> float:
+    return values[j] if j < len(values) else 0.0
+
+
+def _rate(passed: float, judged: float, prior: float, weight: float) -> float:
+    return (passed + prior * weight) / (judged + weight)
+
+
+class AcceptanceCounts:
+    """The mutable side of :class:`Acceptance`."""
+
+    __slots__ = ("_decay", "_judged", "_passed")
+
+    def __init__(self, decay: float = 1.0) -> None:
+        self._decay = decay
+        self._passed: list[float] = []
+        self._judged: list[float] = []
+
+    def add(self, accepted: int, judged: int) -> None:
+        """One round: of ``judged`` tokens the first ``accepted`` passed."""
+        if self._decay < 1:
+            self._passed = [v * self._decay for v in self._passed]
+            self._judged = [v * self._decay for v in self._judged]
+        for j in range(min(judged, MAX_K)):
+            if j == len(self._judged):
+                self._passed.append(0.0)
+                self._judged.append(0.0)
+            self._judged[j] += 1
+            self._passed[j] += j < accepted
+
+    def frozen(self) -> Acceptance:
+        return Acceptance(tuple(self._passed), tuple(self._judged))
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A target's plain pace: seconds; ``None`` while unknown."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    answer_tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything a policy may look at for one (target, drafter, traffic class)."""
+
+    pace: Pace = Pace()
+    acceptance: Acceptance = Acceptance()
+    verify_s: float | None = None
+    """One scoring request, sent to answered."""
+    draft_s: float | None = None
+    """Per drafted token."""
+    rounds: float = 0.0
+    since_tried: int = 0
+    """Requests of this class planned since speculation was last tried."""
+    context: int = 0
+    """Tokens that a scoring request carries beside the draft."""
+    usd_in: float | None = None
+    usd_out: float | None = None
+    """Dollars per token; ``None`` is unknown."""
+
+
+class Measurements:
+    """All counters of one client. Updates are O(K); reading gives frozen values."""
+
+    def __init__(self) -> None:
+        self._pace: dict[tuple[str, str], tuple[Mean, Mean, Mean]] = defaultdict(
+            lambda: (Mean(_DECAY_REQUEST), Mean(_DECAY_REQUEST), Mean(_DECAY_REQUEST))
+        )
+        self._acceptance: dict[tuple[str, str, str], AcceptanceCounts] = defaultdict(
+            lambda: AcceptanceCounts(_DECAY_ROUND)
+        )
+        self._verify: dict[str, Mean] = defaultdict(lambda: Mean(0.9))
+        self._draft: dict[str, Mean] = defaultdict(lambda: Mean(0.9))
+        self._since: dict[tuple[str, str, str], int] = defaultdict(int)
+
+    def plain(
+        self, target: str, traffic: str, *, ttft_s: float, tpot_s: float | None, tokens: int
+    ) -> None:
+        """A finished plain answer of ``tokens`` tokens."""
+        for key in (traffic, ""):
+            ttft, tpot, length = self._pace[target, key]
+            ttft.add(ttft_s)
+            if tpot_s is not None:
+                tpot.add(tpot_s, max(tokens - 1, 1))
+            length.add(tokens)
+
+    def answer(self, target: str, traffic: str, tokens: int) -> None:
+        """The length of an answer that was not plain."""
+        for key in (traffic, ""):
+            self._pace[target, key][2].add(tokens)
+
+    def verify_time(self, target: str, seconds: float) -> None:
+        """One scoring request's time, calibration's included."""
+        self._verify[target].add(seconds)
+
+    def round(
+        self,
+        target: str,
+        drafter: str,
+        traffic: str,
+        *,
+        drafted: int,
+        accepted: int,
+        judged: int,
+        draft_s: float,
+        verify_s: float | None,
+    ) -> None:
+        """One verification round."""
+        for key in (traffic, ""):
+            self._acceptance[target, drafter, key].add(accepted, judged)
+        if verify_s is not None:
+            self._verify[target].add(verify_s)
+        if drafted:
+            self._draft[drafter].add(draft_s / drafted)
+
+    def planned(self, target: str, drafter: str, traffic: str, *, tried: bool) -> None:
+        """A plan was made; ``tried``: with speculation."""
+        key = (target, drafter, traffic)
+        self._since[key] = 0 if tried else self._since[key] + 1
+
+    def snapshot(self, target: str, drafter: str, traffic: str) -> Snapshot:
+        """The figures for one class; a class without its own borrows the target's."""
+        own, pooled = self._pace[target, traffic], self._pace[target, ""]
+        ttft, tpot, length = (
+            a.value if a.value is not None else b.value for a, b in zip(own, pooled, strict=True)
+        )
+        acceptance = self._acceptance[target, drafter, traffic].frozen()
+        if not acceptance.weight:
+            acceptance = self._acceptance[target, drafter, ""].frozen()
+        return Snapshot(
+            Pace(ttft, tpot, length),
+            acceptance,
+            self._verify[target].value,
+            self._draft[drafter].value,
+            self._verify[target].weight,
+            self._since[target, drafter, traffic],
+        )

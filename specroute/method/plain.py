@@ -1,0 +1,41 @@
+"""``plain``: one stream of the target's own, from the start or from what is already committed.
+
+Exact under every sampling setting: the target continues its own text. Costs one call; from a
+hand-over also the prompt once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from specroute.events import Commit, Event
+from specroute.types import Exactness
+
+if TYPE_CHECKING:
+    from specroute.session import Session
+
+
+async def run(session: Session) -> AsyncGenerator[Event]:
+    """Stream to the end. Provider errors pass through: there is nothing left to fall back on."""
+    begun = bool(session.answer.tokens)
+    if begun and session.answer.ids is None:
+        session.loosen(
+            Exactness.BOUNDED,
+            "retokenised: the target continued its own text, cut into tokens anew by its server",
+        )
+    before = session.answer.tokens
+    finish, counted = None, None
+    stream = session.stream("handover" if begun else "plain")
+    async with aclosing(stream):
+        async for piece in stream:
+            finish = piece.finish or finish
+            if piece.usage is not None:
+                counted = piece.usage.completion_tokens
+            tokens = piece.tokens if piece.tokens is not None else int(bool(piece.text))
+            if piece.text or piece.extra:
+                yield Commit(piece.text, None, tokens, None, piece.extra)
+    # The server's own count, the end token in it, is only now there.
+    missing = before + counted - session.answer.tokens if counted is not None else 0
+    yield Commit("", None, missing, finish or "stop")

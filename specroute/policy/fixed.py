@@ -1,0 +1,47 @@
+"""``fixed``: the same method and K whatever was measured. The yardstick for adaptive policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specroute.candidates import Candidates
+from specroute.measure import Snapshot
+from specroute.policy.base import Plan, RoundView
+from specroute.types import Method
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """``method`` with ``num_speculative_tokens`` (K) a round; the first configured draft that can.
+
+    ``max_rounds`` > 0 hands over to the plain stream after so many rounds.
+    """
+
+    method: Method = Method.SCORE
+    num_speculative_tokens: int = 4
+    max_rounds: int = 0
+
+    eager = True
+    """The caller insists: a target is calibrated before its first request, not beside it."""
+
+    def plan(self, options: Candidates, snapshot: Callable[[str], Snapshot]) -> Plan:
+        """The configured method if the target and the request allow it, else plain."""
+        if self.method is Method.PLAIN or self.num_speculative_tokens == 0:
+            return Plan(Method.PLAIN, None, 0, "the policy 'fixed' is set to plain")
+        able = options.of(self.method)
+        if not able:
+            return Plan(Method.PLAIN, None, 0, options.why_not(self.method))
+        k = self.num_speculative_tokens
+        return Plan(
+            self.method,
+            able[0].drafter,
+            k,
+            f"the policy 'fixed' asks for {self.method} with K = {k}",
+        )
+
+    def next_k(self, view: RoundView, snapshot: Snapshot) -> int:
+        """K, until ``max_rounds``."""
+        if self.max_rounds and view.rounds >= self.max_rounds:
+            return 0
+        return self.num_speculative_tokens

@@ -1,0 +1,190 @@
+"""One request's state while it is being speculated on: the answer, the draft, the book, the clocks.
+
+Methods and the engine read and write it; it decides nothing itself but what a figure means.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+from specroute.answer import Answer, Delta
+from specroute.book import Book
+from specroute.context import Committed, Prompt
+from specroute.draft.base import Drafter, DraftSession, Proposal
+from specroute.events import Commit, RoundDone
+from specroute.http.deadline import Deadline
+from specroute.ledger import Price
+from specroute.measure import AcceptanceCounts, Mean, Measurements, Snapshot
+from specroute.policy.base import Plan, Policy, RoundView
+from specroute.request import TextRequest
+from specroute.target.stream import Piece
+from specroute.target.target import Target
+from specroute.types import Exactness
+
+
+@dataclass(slots=True)
+class Tally:
+    """What this request's rounds came to; the report's figures."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    draft_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Session:
+    """Everything about one request that more than one step needs."""
+
+    request: TextRequest
+    target: Target
+    drafter: Drafter
+    plan: Plan
+    policy: Policy
+    measurements: Measurements
+    traffic: str
+    """The traffic class its figures are kept under."""
+    book: Book
+    deadline: Deadline
+    rng: random.Random
+    prompt: Prompt
+    answer: Answer
+    price: Price | None = None
+    draft_temperature: float | None = None
+    clock: Callable[[], float] = perf_counter
+    tally: Tally = field(default_factory=Tally)
+    notes: list[str] = field(default_factory=list)
+    exactness: Exactness = Exactness.EXACT
+    exactness_reason: str | None = None
+    _drafting: DraftSession | None = None
+    _own: AcceptanceCounts = field(default_factory=AcceptanceCounts)
+    _verify: Mean = field(default_factory=lambda: Mean(0.8))
+    _draft: Mean = field(default_factory=lambda: Mean(0.8))
+
+    @property
+    def committed(self) -> Committed:
+        """The answer so far, ids where every commit had them."""
+        ids = self.answer.ids
+        return Committed(self.answer.text, tuple(ids) if ids is not None else None)
+
+    @property
+    def context(self) -> int:
+        """Tokens of prompt and committed answer, as far as they are known."""
+        return len(self.prompt.ids or ()) + self.answer.tokens
+
+    @property
+    def sampling(self) -> Mapping[str, Any]:
+        """The caller's own sampling fields, for tokens that the target generates itself."""
+        names = ("temperature", "top_p", "top_k", "min_p", "seed")
+        body = self.request.body
+        return {name: body[name] for name in names if body.get(name) is not None}
+
+    def snapshot(self) -> Snapshot:
+        """The figures for this request's target, drafter and class, with its context and price."""
+        found = self.measurements.snapshot(str(self.target.ref), self.drafter.name, self.traffic)
+        return priced(replace(found, context=self.context), self.price)
+
+    def next_k(self) -> int:
+        """K of the next round, by the policy; never more than ``max_tokens`` leaves room for."""
+        k = self.policy.next_k(
+            RoundView(
+                rounds=self.tally.rounds,
+                committed=self.answer.tokens,
+                remaining=self.answer.remaining,
+                own=self._own.frozen(),
+                verify_s=self._verify.value,
+                draft_s=self._draft.value,
+            ),
+            self.snapshot(),
+        )
+        remaining = self.answer.remaining
+        limit = self.target.learned.max_context
+        if remaining is not None:
+            k = min(k, remaining - 1)
+        if limit is not None:
+            k = min(k, limit - self.context - 1)
+        return max(k, 0)
+
+    async def draft(self, k: int, *, greedy: bool = False) -> Proposal:
+        """Up to K drafted tokens after what is committed. Raises :class:`DraftError`."""
+        if self._drafting is None:
+            self._drafting = await self.drafter.open(self.prompt, self.target.learned.vocabulary)
+        temperature = 0.0
+        if not greedy and not self.request.greedy:
+            own = self.draft_temperature
+            temperature = own if own is not None else self.request.temperature or 1.0
+        proposal = await self._drafting.propose(self.committed, k, temperature)
+        self.tally.draft_s += proposal.seconds
+        if proposal.usage is not None:
+            with self.book.attempt(f"draft:{self.drafter.name}", "draft") as entry:
+                entry.usage = proposal.usage
+        return proposal
+
+    def apply(self, commit: Commit) -> Delta:
+        """Make a commit part of the answer; the text to hand on now, and the end if this is it."""
+        if self.answer.finish is not None:
+            return Delta()
+        if commit.ids is not None:
+            return self.answer.push_ids(commit.ids, finish=commit.finish)
+        return self.answer.push_text(
+            commit.text, tokens=commit.tokens, finish=commit.finish, extra=commit.extra
+        )
+
+    def round(self, done: RoundDone) -> None:
+        """Enter one round into the tally and the measurements."""
+        self.tally.rounds += 1
+        self.tally.drafted += done.drafted
+        self.tally.accepted += done.accepted
+        self.tally.rejected += done.judged - done.accepted
+        self._own.add(done.accepted, done.judged)
+        if done.verify_seconds is not None:
+            self._verify.add(done.verify_seconds)
+        if done.drafted:
+            self._draft.add(done.draft_seconds / done.drafted, done.drafted)
+        self.measurements.round(
+            str(self.target.ref),
+            self.drafter.name,
+            self.traffic,
+            drafted=done.drafted,
+            accepted=done.accepted,
+            judged=done.judged,
+            draft_s=done.draft_seconds,
+            verify_s=done.verify_seconds,
+        )
+
+    def loosen(self, label: Exactness, reason: str) -> None:
+        """Lower the guarantee; it never rises again."""
+        if label.rank > self.exactness.rank:
+            self.exactness = label
+            self.exactness_reason = reason
+
+    def stream(self, purpose: str, *, show_tokens: bool = False) -> AsyncGenerator[Piece]:
+        """The target's own answer from the end of what is committed."""
+        return self.target.stream(
+            self.request,
+            self.prompt,
+            self.committed,
+            used=self.answer.tokens,
+            purpose=purpose,
+            book=self.book,
+            deadline=self.deadline,
+            show_tokens=show_tokens,
+        )
+
+    async def aclose(self) -> None:
+        """Give the draft's memory back; idempotent."""
+        drafting, self._drafting = self._drafting, None
+        if drafting is not None:
+            await drafting.aclose()
+
+
+def priced(snapshot: Snapshot, price: Price | None) -> Snapshot:
+    """``snapshot`` with a price's dollars per token."""
+    if price is None:
+        return snapshot
+    return replace(snapshot, usd_in=price.input / 1e6, usd_out=price.output / 1e6)

@@ -1,0 +1,382 @@
+"""Who speculates with what: one client's targets, drafters, policies and measurements.
+
+Decides for each request, by asking the policy, whether it is speculated on, and opens its session.
+Knows no HTTP answer shapes and no methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from specroute.answer import Answer
+from specroute.book import Book
+from specroute.candidates import candidates
+from specroute.config import (
+    Config,
+    DraftConfig,
+    ModelConfig,
+    PolicyConfig,
+    ProviderConfig,
+    provider_for,
+)
+from specroute.delivery import Delivery, SpeculativeStream, booked
+from specroute.draft.base import Drafter
+from specroute.draft.factory import make_drafter
+from specroute.engine import NothingCommitted
+from specroute.errors import DraftError, ProviderError
+from specroute.http.client import HttpClient
+from specroute.http.deadline import Deadline
+from specroute.http.supervisor import Supervisor
+from specroute.ledger import Price, price_for
+from specroute.measure import Measurements, Snapshot
+from specroute.policy.adaptive import Adaptive
+from specroute.policy.base import Plan
+from specroute.policy.fixed import Fixed
+from specroute.policy.make import make_policy
+from specroute.profiles import capabilities_for, load_profile
+from specroute.reporting import ReportHandle, new_id
+from specroute.request import Options, TextRequest
+from specroute.session import Session, priced
+from specroute.target import templates
+from specroute.target.calibration import calibrate
+from specroute.target.target import Target
+from specroute.types import Exactness, Method, Report, TargetRef
+from specroute.vocabulary import Vocabulary, load_vocabulary
+
+
+class ResolvedModel(Protocol):
+    """What ``model=`` stands for."""
+
+    @property
+    def asked(self) -> str: ...
+    @property
+    def target(self) -> TargetRef: ...
+    @property
+    def provider(self) -> ProviderConfig: ...
+    @property
+    def model(self) -> ModelConfig | None: ...
+
+
+class TextCall(Protocol):
+    """A chat or completions call, as the router hands it over."""
+
+    path: str
+    body: dict[str, Any]
+    options: Options
+    policy: PolicyConfig | None
+    deadline: Deadline
+    handle: ReportHandle
+    http: HttpClient
+
+    @property
+    def resolved(self) -> ResolvedModel: ...
+
+
+class Speculator:
+    """Shared by all requests of a client. ``http`` gives the client for a provider.
+
+    ``announce``: told of a report that belongs to no request of the caller's (calibration).
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        http: Callable[[ProviderConfig], HttpClient],
+        supervisor: Supervisor,
+        announce: Callable[[ReportHandle], None] = lambda handle: None,
+    ) -> None:
+        self._config = config
+        self._http = http
+        self._supervisor = supervisor
+        self._announce = announce
+        self._targets: dict[tuple[TargetRef, str | None], Target] = {}
+        self._drafters: dict[str, Drafter] = {}
+        self._policies: dict[int, tuple[PolicyConfig, tuple[Fixed | Adaptive, str]]] = {}
+        self._calibrating: set[TargetRef] = set()
+        self._prices: dict[TargetRef, Price | None] = {}
+        self.measurements = Measurements()
+
+    async def try_run(self, call: TextCall) -> bytes | SpeculativeStream | str:
+        """A body (a JSON answer or a stream of chunks), or one sentence why the call goes plain.
+
+        Provider errors do not come out of here before the first text: the plain call brings them.
+        """
+        model, ref = call.resolved.model, call.resolved.target
+        request = TextRequest.read(call.path, call.body)
+        traffic = traffic_class(request)
+        call.handle.on_finish(lambda report: self._learn(report, str(ref), traffic))
+        if model is None or not model.drafts:
+            return "the model has no drafts configured"
+        if request.obstacle is not None:
+            return f"not speculated on: {request.obstacle}"
+        policy, floor = self._policy(call.policy or model.policy)
+        target = self._target(ref, call.resolved.provider, model)
+        book = Book()
+        try:
+            if target.learned.scoring == "unknown":
+                if not policy.eager:
+                    self._calibrate_beside(target, model, call)
+                    return "the target is being calibrated beside this call"
+                await calibrate(
+                    target, await self._vocabularies(target, model), book, call.deadline
+                )
+                self._time_scoring(target, book)
+            plan = self._plan(request, target, model, policy, floor, traffic)
+            if plan.method is Method.PLAIN or plan.drafter is None:
+                self._keep(call, book, [])
+                return plan.reason
+            session = await self._open(call, request, target, model, policy, plan, book, traffic)
+        except templates.NoTemplate as error:
+            self._keep(call, book, [])
+            return str(error)
+        except (DraftError, ProviderError) as error:
+            self._keep(call, book, [f"speculation could not start: {error}"])
+            return f"speculation could not start: {error}"
+        if isinstance(session, str):
+            self._keep(call, book, [])
+            return session
+        try:
+            return await Delivery(session, call.handle, self._supervisor).start()
+        except (NothingCommitted, ProviderError) as error:
+            self._keep(call, book, session.notes)
+            return f"{plan.method} gave no text: {error}"
+
+    def _keep(self, call: TextCall, book: Book, notes: Sequence[str]) -> None:
+        """What was tried before the plain call stays in the request's report."""
+        call.handle.update(attempts=tuple(book.attempts), notes=tuple(notes))
+
+    # --- the plan ---------------------------------------------------------------------------
+
+    def _plan(
+        self,
+        request: TextRequest,
+        target: Target,
+        model: ModelConfig,
+        policy: Fixed | Adaptive,
+        floor: str,
+        traffic: str,
+    ) -> Plan:
+        options = candidates(
+            request,
+            target.capabilities,
+            model.drafts,
+            scoring=target.learned.scoring,
+            scoring_reason=target.learned.reason,
+            by_ids=target.by_ids,
+        )
+        options = options.at_least(Exactness(floor))
+        price = self._price(target)
+
+        def snapshot(drafter: str) -> Snapshot:
+            found = self.measurements.snapshot(str(target.ref), drafter, traffic)
+            return priced(replace(found, context=_rough_tokens(request)), price)
+
+        plan = policy.plan(options, snapshot)
+        for name in model.drafts:
+            tried = plan.method is not Method.PLAIN and plan.drafter == name
+            self.measurements.planned(str(target.ref), name, traffic, tried=tried)
+        return plan
+
+    def _policy(self, config: PolicyConfig) -> tuple[Fixed | Adaptive, str]:
+        found = self._policies.get(id(config))
+        if found is None or found[0] is not config:
+            found = self._policies[id(config)] = (config, make_policy(config))
+            if len(self._policies) > 256:
+                self._policies.pop(next(iter(self._policies)))
+        return found[1]
+
+    # --- the session ------------------------------------------------------------------------
+
+    async def _open(
+        self,
+        call: TextCall,
+        request: TextRequest,
+        target: Target,
+        model: ModelConfig,
+        policy: Fixed | Adaptive,
+        plan: Plan,
+        book: Book,
+        traffic: str,
+    ) -> Session | str:
+        try:
+            prompt = await templates.render(target, request, book, call.deadline)
+        except templates.NoTemplate:
+            if plan.method is not Method.PREFIX:
+                raise
+            prompt = templates.unrendered(request)
+        if target.can_continue(request, prompt) is None:
+            return (
+                "the answer could not be taken up in plain mid-text: send max_tokens, so that "
+                "/completions can be given the rest of it"
+            )
+        name = plan.drafter or ""
+        answer = Answer(max_tokens=request.max_tokens, stop=request.stop)
+        if target.learned.vocabulary is not None:
+            answer.use(target.learned.vocabulary)
+        seed = call.options.seed
+        return Session(
+            request=request,
+            target=target,
+            drafter=self._drafter(name),
+            plan=plan,
+            policy=policy,
+            measurements=self.measurements,
+            traffic=traffic,
+            book=book,
+            deadline=call.deadline,
+            rng=random.Random(seed),
+            prompt=prompt,
+            answer=answer,
+            price=self._price(target),
+            draft_temperature=self._draft_config(name).temperature,
+        )
+
+    def _target(self, ref: TargetRef, provider: ProviderConfig, model: ModelConfig) -> Target:
+        key = (ref, model.tokenizer)
+        found = self._targets.get(key)
+        if found is None:
+            profile = load_profile(provider.profile)
+            found = self._targets[key] = Target(
+                ref, self._http(provider), capabilities_for(profile, provider, ref.model)
+            )
+        return found
+
+    def _draft_config(self, name: str) -> DraftConfig:
+        return self._config.drafts.get(name) or DraftConfig(name, "ngram")
+
+    def _drafter(self, name: str) -> Drafter:
+        found = self._drafters.get(name)
+        if found is None:
+            found = self._drafters[name] = make_drafter(
+                self._draft_config(name), http=self._draft_http
+            )
+        return found
+
+    def _draft_http(self, provider: str) -> HttpClient:
+        return self._http(self._config.providers[provider])
+
+    def _price(self, target: Target) -> Price | None:
+        if target.ref not in self._prices:
+            provider = target.http.provider
+            self._prices[target.ref] = price_for(
+                provider, load_profile(provider.profile), target.ref.model
+            )
+        return self._prices[target.ref]
+
+    # --- calibration ------------------------------------------------------------------------
+
+    async def warm_up(self) -> list[str]:
+        """Load every drafter and calibrate every configured model's target now, rather than beside
+        its first requests. Returns one sentence for each thing that is not to be had."""
+        problems: list[str] = []
+        for model in self._config.models.values():
+            provider = provider_for(self._config, model.targets[0].provider)
+            target = self._target(model.targets[0], provider, model)
+            for name in model.drafts:
+                try:
+                    await self._drafter(name).load()
+                except DraftError as error:
+                    problems.append(f"draft {name!r}: {error}")
+            if model.drafts:
+                await self._calibrate(target, model, model.name, Deadline(provider.timeouts))
+                if target.learned.scoring != "trusted":
+                    problems.append(f"{target.ref} is not scored on: {target.learned.reason}")
+        return problems
+
+    async def _vocabularies(self, target: Target, model: ModelConfig) -> list[Vocabulary]:
+        """Tokenizers that may be the target's: the configured one and the drafts' own."""
+        if model.tokenizer is not None and target.tokenizer is None:
+            try:
+                target.tokenizer = await asyncio.to_thread(load_vocabulary, model.tokenizer)
+            except (DraftError, ValueError) as error:
+                raise templates.NoTemplate(f"tokenizer {model.tokenizer!r}: {error}") from error
+        found: list[Vocabulary] = []
+        for name in model.drafts:
+            drafter = self._drafter(name)
+            try:
+                await drafter.load()
+            except DraftError:
+                continue  # Said again, and then noted, when the drafter is asked to draft.
+            if drafter.vocabulary is not None:
+                found.append(drafter.vocabulary)
+        return found
+
+    def _calibrate_beside(self, target: Target, model: ModelConfig, call: TextCall) -> None:
+        if target.ref not in self._calibrating:
+            self._calibrating.add(target.ref)
+            deadline = Deadline(call.deadline.timeouts)
+            self._supervisor.spawn(
+                self._calibrate(target, model, call.resolved.asked, deadline), name="calibration"
+            )
+
+    async def _calibrate(
+        self, target: Target, model: ModelConfig, asked: str, deadline: Deadline
+    ) -> None:
+        """Calibrate outside any request; its calls have a report of their own."""
+        book = Book()
+        handle = ReportHandle(Report(id=new_id(), model=asked, target=str(target.ref)))
+        self._announce(handle)
+        try:
+            vocabularies = await self._vocabularies(target, model)
+            await calibrate(target, vocabularies, book, deadline)
+            self._time_scoring(target, book)
+        except templates.NoTemplate as error:
+            target.refuse_scoring(str(error))
+        finally:
+            self._calibrating.discard(target.ref)
+            if book.attempts:
+                found = target.learned.reason or "its scoring can be trusted"
+                why = f"calibration of {target.ref}: {found}"
+                report = booked(handle.report, book.attempts, self._price(target))
+                handle.finish(replace(report, plan_reason=why, complete=True))
+
+    def _time_scoring(self, target: Target, book: Book) -> None:
+        """Calibration's own scoring request is the first measured round time."""
+        if target.learned.scoring == "trusted" and book.attempts:
+            self.measurements.verify_time(str(target.ref), book.attempts[-1].seconds)
+
+    # --- learning ---------------------------------------------------------------------------
+
+    def _learn(self, report: Report, target: str, traffic: str) -> None:
+        """A finished answer's pace and length."""
+        if not report.complete or report.completion_tokens is None:
+            return
+        if report.method != Method.PLAIN:
+            self.measurements.answer(target, traffic, report.completion_tokens)
+        elif report.ttft_s is not None and report.tpot_s is not None:
+            self.measurements.plain(
+                target,
+                traffic,
+                ttft_s=report.ttft_s,
+                tpot_s=report.tpot_s,
+                tokens=report.completion_tokens,
+            )
+
+    async def aclose(self) -> None:
+        """Free the drafters; idempotent."""
+        drafters, self._drafters = self._drafters, {}
+        for drafter in drafters.values():
+            await drafter.aclose()
+
+
+def traffic_class(request: TextRequest) -> str:
+    """Requests with the same endpoint and system prompt are one class of traffic."""
+    system = [str(m.get("content")) for m in request.messages or () if m.get("role") in _SYSTEM]
+    digest = hashlib.blake2b("\n".join(system).encode(), digest_size=6).hexdigest()
+    return f"{request.path}#{digest if system else 'none'}"
+
+
+_SYSTEM = ("system", "developer")
+
+
+def _rough_tokens(request: TextRequest) -> int:
+    """About how many prompt tokens: four characters each. Only weighs dollars in a plan."""
+    if isinstance(request.prompt, tuple):
+        return len(request.prompt)
+    texts = [request.prompt or "", *(str(m.get("content")) for m in request.messages or ())]
+    return sum(map(len, texts)) // 4

@@ -1,0 +1,181 @@
+"""Calibrate before trusting: score a few tokens that the target itself has just generated.
+
+Finds servers that ignore echo, shift it by one, penalise repetition by default, report
+log-probabilities after temperature, or render another prompt than the one we send; those are not
+scored on. Costs one short chat call and one echo call per (host, model) and client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specroute.context import Committed, Prompt
+from specroute.errors import ProviderError, StatusError
+from specroute.request import CHAT, COMPLETIONS, TextRequest
+from specroute.target import templates
+from specroute.target.view import BadEvidence, checked_logprob
+from specroute.types import Usage
+from specroute.vocabulary import PROBE_TEXTS, Vocabulary
+
+if TYPE_CHECKING:
+    from specroute.book import Book
+    from specroute.http.deadline import Deadline
+    from specroute.target.target import Target
+
+QUESTION = "Write the numbers from one to twelve as words, with a comma after each."
+"""Repeats commas, so that a repetition penalty the server applies by default shows."""
+TOKENS = 12
+TOLERANCE = 0.2
+"""Nats. Prefill and decode kernels differ by a few hundredths; a shift by one, by whole nats."""
+
+
+async def calibrate(
+    target: Target, vocabularies: Sequence[Vocabulary], book: Book, deadline: Deadline
+) -> None:
+    """Decide ``target.learned.scoring``; a provider that can't be reached leaves it unknown.
+
+    ``vocabularies``: tokenizers that may be the target's (the configured one, the local drafts');
+    the first whose ids prove to be the server's is kept. Runs once: later calls return at once.
+    """
+    async with target.calibrating:
+        if target.learned.scoring != "unknown":
+            return
+        try:
+            await _calibrate(target, vocabularies, book, deadline)
+        except (BadEvidence, templates.NoTemplate) as error:
+            target.refuse_scoring(str(error))
+        except StatusError as error:
+            if error.status in (401, 403, 408, 409, 429) or error.status >= 500:
+                target.learned.reason = f"could not be calibrated yet: {error}"
+            else:
+                target.refuse_scoring(f"the server refused a calibration call: {error}")
+        except ProviderError as error:
+            target.learned.reason = f"could not be calibrated yet: {error}"
+        else:
+            target.learned.scoring = "trusted"
+            target.learned.reason = ""
+
+
+async def _calibrate(
+    target: Target, vocabularies: Sequence[Vocabulary], book: Book, deadline: Deadline
+) -> None:
+    caps = target.capabilities
+    messages = [{"role": "user", "content": QUESTION}]
+    body: dict[str, Any] = {"model": target.ref.model, "messages": messages, "temperature": 0}
+    body["max_tokens"] = max(TOKENS, caps.min_max_tokens)
+    request = TextRequest.read(CHAT, body)
+    if caps.id_prompts and caps.token_ids_param:
+        target.learned.vocabulary = await _vocabulary(target, vocabularies, book, deadline)
+    prompt = await templates.render(target, request, book, deadline)
+    if target.by_ids and prompt.ids is None:
+        raise BadEvidence("the prompt could be rendered only as text at a server that takes ids")
+    tokens, logprobs, prompt_tokens = await _generate(target, body, prompt, book, deadline)
+    if prompt.ids is not None and prompt_tokens not in (None, len(prompt.ids)):
+        target.learned.vocabulary = None
+        raise BadEvidence(
+            f"the chat call counted {prompt_tokens} prompt tokens, the rendered prompt has "
+            f"{len(prompt.ids)}: it is not the prompt that the target sees"
+        )
+    if len(tokens) < 3:
+        raise BadEvidence(f"the target generated only {len(tokens)} tokens to calibrate on")
+    draft: Sequence[int] | str
+    if target.by_ids:
+        draft = [t for t in tokens[:-1] if isinstance(t, int)]
+        if len(draft) != len(tokens) - 1:
+            raise BadEvidence("generated tokens came without ids")
+    else:
+        if prompt.text is None:
+            raise templates.NoTemplate("no vocabulary is known whose ids are the server's")
+        draft = "".join(str(t) for t in tokens[:-1])
+    if "echo" not in caps.score or not caps.completions:
+        raise BadEvidence("the target is not known to score prompts (echo with logprobs)")
+    view = await target.score(
+        prompt,
+        Committed("", ()),
+        draft,
+        logprobs=1,
+        sampling={"temperature": 0},
+        book=book,
+        deadline=deadline,
+        purpose="calibrate",
+    )
+    if len(view.positions) != len(tokens) - 1:
+        raise BadEvidence(
+            f"{len(tokens) - 1} generated tokens came back as {len(view.positions)} when scored"
+        )
+    for i, (position, token, logprob) in enumerate(
+        zip(view.positions, tokens, logprobs, strict=False)
+    ):
+        if position.key != token:
+            raise BadEvidence(f"token {i} was generated as {token!r}, scored as {position.key!r}")
+        if position.logprob < position.top[0][1] - TOLERANCE:
+            raise BadEvidence(
+                f"token {i}, the target's own greedy choice, is scored {position.logprob:.2f}, the "
+                f"most probable one there {position.top[0][1]:.2f}"
+            )
+        if caps.logprobs != "processed" and abs(position.logprob - logprob) > TOLERANCE:
+            raise BadEvidence(
+                f"token {i} was generated at log-probability {logprob:.2f} and is scored "
+                f"{position.logprob:.2f}"
+            )
+    if view.bonus and view.bonus[0] != tokens[-1]:
+        raise BadEvidence(
+            f"after its own tokens the target generated {view.bonus[0]!r}, before it was "
+            f"{tokens[-1]!r}"
+        )
+
+
+async def _vocabulary(
+    target: Target, vocabularies: Sequence[Vocabulary], book: Book, deadline: Deadline
+) -> Vocabulary | None:
+    """The first vocabulary whose ids are the server's, by its own ``/tokenize`` where it has one;
+    without one the configured tokenizer is taken at its word and the scored ids must agree."""
+    if target.capabilities.template != "tokenize":
+        return target.tokenizer
+    text = "\n".join(PROBE_TEXTS)
+    ids, _ = await templates.tokenize(
+        target, {"prompt": text, "add_special_tokens": False}, book, deadline
+    )
+    candidates = [target.tokenizer, *vocabularies] if target.tokenizer else list(vocabularies)
+    return next((v for v in candidates if v.encode(text) == ids), None)
+
+
+async def _generate(
+    target: Target, body: Mapping[str, Any], prompt: Prompt, book: Book, deadline: Deadline
+) -> tuple[list[int | str], list[float], int | None]:
+    """(the target's own greedy tokens, their log-probabilities, its count of prompt tokens)."""
+    caps = target.capabilities
+    call = dict(body)
+    if caps.chat_max_logprobs:
+        path = CHAT
+        call["logprobs"] = True
+    else:
+        path = COMPLETIONS
+        del call["messages"]
+        call["prompt"] = list(prompt.ids) if prompt.ids is not None else prompt.text
+        call["logprobs"] = 1
+    if caps.token_ids_param and target.by_ids:
+        call[caps.token_ids_param] = True
+    with book.attempt(str(target.ref), "calibrate") as entry:
+        reply = await target.http.post_json(path, call, deadline)
+        entry.request_id = reply.request_id
+        entry.usage = Usage.from_wire(reply.data.get("usage"))
+    try:
+        shown = reply.data["choices"][0]["logprobs"]
+        if path == CHAT:
+            names = [entry["token"] for entry in shown["content"]]
+            values = [entry["logprob"] for entry in shown["content"]]
+        else:
+            names, values = shown["tokens"], shown["token_logprobs"]
+    except (KeyError, IndexError, TypeError) as error:
+        raise BadEvidence("the calibration call showed no logprobs") from error
+    keys: list[int | str] = []
+    for name in names:
+        head, _, number = str(name).partition("token_id:")
+        keys.append(int(number) if not head and number.isdigit() else str(name))
+    return (
+        keys,
+        [checked_logprob(v, f"generated token {i}") for i, v in enumerate(values)],
+        entry.usage.prompt_tokens,
+    )

@@ -1,0 +1,219 @@
+"""One target: a model at a provider, what it can do, what has been learned of it, how to call it.
+
+Knows the wire through ``http`` and the dialects; knows no rounds, no rule of acceptance, no policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from specroute.context import Committed, Prompt
+from specroute.profiles import Capabilities
+from specroute.request import CHAT, COMPLETIONS, TextRequest
+from specroute.target import echo, prefill
+from specroute.target.stream import Piece, pieces
+from specroute.target.view import View
+from specroute.types import TargetRef, Usage
+from specroute.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from specroute.book import Book
+    from specroute.http.client import HttpClient
+    from specroute.http.deadline import Deadline
+
+
+@dataclass(slots=True)
+class Learned:
+    """What behaviour has shown of a target; shared by all requests of a client."""
+
+    scoring: str = "unknown"
+    """``unknown | trusted | refused``."""
+    reason: str = ""
+    """Why scoring is refused."""
+    vocabulary: Vocabulary | None = None
+    """A vocabulary whose ids were seen to be the server's."""
+    max_context: int | None = None
+    """Longest prompt + answer in tokens, as the server states it."""
+    template_tokens: int | None = None
+
+
+class Target:
+    """``ref`` at ``http``. ``tokenizer`` is the one the config names for the model, if any."""
+
+    def __init__(
+        self,
+        ref: TargetRef,
+        http: HttpClient,
+        capabilities: Capabilities,
+        tokenizer: Vocabulary | None = None,
+    ) -> None:
+        self.ref = ref
+        self.http = http
+        self.capabilities = capabilities
+        self.tokenizer = tokenizer
+        self.learned = Learned()
+        self.calibrating = asyncio.Lock()
+
+    @property
+    def by_ids(self) -> bool:
+        """Scoring prompts go as ids, and the answers name ids."""
+        caps = self.capabilities
+        return bool(caps.id_prompts and caps.token_ids_param and self.learned.vocabulary)
+
+    def refuse_scoring(self, reason: str) -> None:
+        """Evidence failed: scoring is not used again at this target."""
+        self.learned.scoring = "refused"
+        self.learned.reason = reason
+
+    async def score(
+        self,
+        prompt: Prompt,
+        committed: Committed,
+        draft: Sequence[int] | str,
+        *,
+        logprobs: int,
+        sampling: Mapping[str, Any],
+        book: Book,
+        deadline: Deadline,
+        purpose: str = "score",
+    ) -> View:
+        """Ask for the target's view of ``draft`` after prompt + committed (ids or text alike).
+
+        Raises :class:`~specroute.target.view.BadEvidence` and provider errors.
+        """
+        caps = self.capabilities
+        with book.attempt(str(self.ref), purpose) as entry:
+            if isinstance(draft, str):
+                text = (prompt.text or "") + committed.text + draft
+                sent: Sequence[int] | str = text
+            else:
+                sent = [*(prompt.ids or ()), *(committed.ids or ()), *draft]
+            reply = await self.http.post_json(
+                COMPLETIONS,
+                echo.payload(
+                    model=self.ref.model,
+                    prompt=sent,
+                    logprobs=logprobs,
+                    max_tokens=caps.min_max_tokens,
+                    sampling=sampling,
+                    token_ids_param=caps.token_ids_param,
+                ),
+                deadline,
+            )
+            entry.request_id = reply.request_id
+            entry.usage = Usage.from_wire(reply.data.get("usage"))
+            if isinstance(draft, str) and isinstance(sent, str):
+                return echo.view_of_text(reply.data, sent, draft, reply.seconds)
+            return echo.view_of_ids(reply.data, sent, len(draft), reply.seconds)  # type: ignore[arg-type]
+
+    def can_continue(self, request: TextRequest, prompt: Prompt | None) -> str | None:
+        """How an answer can be taken up mid-text: ``completions``, ``prefill`` or ``None``."""
+        caps = self.capabilities
+        rendered = prompt is not None and bool(prompt.ids or prompt.text)
+        limited = request.max_tokens is not None or self.learned.max_context is not None
+        if caps.completions and rendered and limited:
+            return "completions"
+        if request.path == CHAT and caps.prefill:
+            return "prefill"
+        return None
+
+    def stream(
+        self,
+        request: TextRequest,
+        prompt: Prompt | None,
+        committed: Committed,
+        *,
+        used: int,
+        purpose: str,
+        book: Book,
+        deadline: Deadline,
+        show_tokens: bool = False,
+    ) -> AsyncGenerator[Piece]:
+        """The target's own answer from the end of ``committed`` on, as a plain stream.
+
+        ``used`` tokens of ``max_tokens`` are already committed. With nothing committed it is the
+        caller's own request, streamed. ``show_tokens`` asks for each token's own string and, where
+        the server has them, ids.
+        """
+        path, payload, strip = self._continuation(request, prompt, committed, used, show_tokens)
+        sent = payload.get("prompt")
+        found = pieces(
+            self.http,
+            path,
+            payload,
+            target=str(self.ref),
+            purpose=purpose,
+            book=book,
+            deadline=deadline,
+            prompt_tokens=len(sent) if isinstance(sent, list) else None,
+        )
+        return _stripped(found, strip) if strip else found
+
+    def _continuation(
+        self,
+        request: TextRequest,
+        prompt: Prompt | None,
+        committed: Committed,
+        used: int,
+        show_tokens: bool,
+    ) -> tuple[str, dict[str, Any], str]:
+        caps = self.capabilities
+        body: dict[str, Any] = {**request.body, "model": self.ref.model, "stream": True}
+        if caps.stream_usage:
+            body["stream_options"] = {"include_usage": True}
+        else:
+            body.pop("stream_options", None)
+        begun = bool(committed.text or committed.ids)
+        how = self.can_continue(request, prompt)
+        if not begun and not (show_tokens and how == "completions" and self.by_ids):
+            path = request.path
+            if show_tokens and path == CHAT and caps.chat_max_logprobs:
+                body["logprobs"] = True
+            elif show_tokens and path == COMPLETIONS and caps.echo_max_logprobs:
+                body["logprobs"] = 1
+            return path, body, ""
+        if how == "completions" and prompt is not None:
+            body.pop("messages", None)
+            body.pop("max_completion_tokens", None)
+            if prompt.ids is not None and (committed.ids is not None or not begun):
+                body["prompt"] = [*prompt.ids, *(committed.ids or ())]
+                context = len(body["prompt"])
+            else:
+                body["prompt"] = (prompt.text or "") + committed.text
+                context = len(prompt.ids or ()) + used
+            limit = request.max_tokens
+            body["max_tokens"] = (
+                limit - used if limit is not None else (self.learned.max_context or 0) - context
+            )
+            if show_tokens:
+                body["logprobs"] = 1
+                if caps.token_ids_param and prompt.ids is not None:
+                    body[caps.token_ids_param] = True
+            return COMPLETIONS, body, ""
+        if how == "prefill":
+            body = prefill.continued(body, committed.text, caps.prefill or "")
+            if request.max_tokens is not None:
+                name = "max_completion_tokens"
+                body[name if name in body else "max_tokens"] = request.max_tokens - used
+            if show_tokens and caps.chat_max_logprobs:
+                body["logprobs"] = True
+            return CHAT, body, "" if caps.prefill_repeats is False else committed.text
+        raise RuntimeError("a continuation was asked for where can_continue() gave none")
+
+
+async def _stripped(found: AsyncGenerator[Piece], prefix: str) -> AsyncGenerator[Piece]:
+    """Take a repeated prefill off the first pieces."""
+    strip = prefill.PrefixEcho(prefix)
+    async with aclosing(found):
+        async for piece in found:
+            text = strip.feed(piece.text)
+            if piece.finish is not None:
+                text += strip.flush()
+            if text == piece.text:
+                yield piece
+            elif text or piece.finish or piece.extra:
+                yield Piece(text, None, None, piece.finish, piece.extra)

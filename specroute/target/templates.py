@@ -1,0 +1,112 @@
+"""From a request to the prompt its target really sees: the target's own template, never a guess.
+
+Asks the server where it can render (``/tokenize``, ``/apply-template``), else the tokenizer that
+the config names. Says why when neither is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from specroute.context import Prompt
+from specroute.request import CHAT, TextRequest
+from specroute.types import Usage
+
+if TYPE_CHECKING:
+    from specroute.book import Book
+    from specroute.http.deadline import Deadline
+    from specroute.target.target import Target
+
+
+class NoTemplate(Exception):
+    """The request can't be turned into the target's prompt; says why."""
+
+
+async def render(target: Target, request: TextRequest, book: Book, deadline: Deadline) -> Prompt:
+    """The prompt as ids where the server takes ids, else as text.
+
+    Raises :class:`NoTemplate`; provider errors pass through.
+    """
+    if request.path != CHAT:
+        return await _completion(target, request, book, deadline)
+    kind = target.capabilities.template
+    if kind == "tokenize" and target.capabilities.id_prompts:
+        ids, limit = await tokenize(
+            target,
+            {"messages": list(request.messages or ()), "add_generation_prompt": True},
+            book,
+            deadline,
+        )
+        target.learned.max_context = limit or target.learned.max_context
+        return Prompt(request.messages, None, ids)
+    if kind == "apply-template":
+        text = await apply_template(target, request, book, deadline)
+        return Prompt(request.messages, text)
+    if target.tokenizer is not None:
+        if any(not isinstance(m.get("content"), str) for m in request.messages or ()):
+            raise NoTemplate("a message's content is a list of parts, which only a server renders")
+        try:
+            if target.capabilities.id_prompts:
+                return Prompt(
+                    request.messages, None, target.tokenizer.render(request.messages or ())
+                )
+            return Prompt(request.messages, target.tokenizer.render_text(request.messages or ()))
+        except ValueError as error:
+            raise NoTemplate(f"the configured tokenizer can't render the chat: {error}") from error
+    raise NoTemplate(
+        "the target's chat template is not known: its server can't render prompts and the config "
+        "names no 'tokenizer' for the model"
+    )
+
+
+def unrendered(request: TextRequest) -> Prompt:
+    """The prompt of a request whose template stays the server's own affair (lanes by prefill)."""
+    return Prompt(request.messages, request.prompt if isinstance(request.prompt, str) else None)
+
+
+async def _completion(
+    target: Target, request: TextRequest, book: Book, deadline: Deadline
+) -> Prompt:
+    if isinstance(request.prompt, tuple):
+        return Prompt(None, None, request.prompt)
+    text = request.prompt or ""
+    if target.capabilities.template == "tokenize" and target.capabilities.id_prompts:
+        ids, limit = await tokenize(
+            target, {"prompt": text, "add_special_tokens": True}, book, deadline
+        )
+        target.learned.max_context = limit or target.learned.max_context
+        return Prompt(None, text, ids)
+    return Prompt(None, text)
+
+
+async def tokenize(
+    target: Target, what: Mapping[str, Any], book: Book, deadline: Deadline
+) -> tuple[tuple[int, ...], int | None]:
+    """vLLM's ``POST /tokenize``: (ids, the model's longest context or ``None``)."""
+    with book.attempt(str(target.ref), "render") as entry:
+        entry.usage = Usage(0, 0, 0)
+        reply = await target.http.post_json(
+            "/tokenize", {"model": target.ref.model, **what}, deadline, root=True
+        )
+        entry.request_id = reply.request_id
+    ids, limit = reply.data.get("tokens"), reply.data.get("max_model_len")
+    if not (isinstance(ids, list) and ids and all(isinstance(i, int) for i in ids)):
+        raise NoTemplate("the server's /tokenize answered without a list of token ids")
+    return tuple(ids), limit if isinstance(limit, int) else None
+
+
+async def apply_template(
+    target: Target, request: TextRequest, book: Book, deadline: Deadline
+) -> str:
+    """llama.cpp's ``POST /apply-template``: the rendered prompt."""
+    with book.attempt(str(target.ref), "render") as entry:
+        entry.usage = Usage(0, 0, 0)
+        reply = await target.http.post_json(
+            "/apply-template", {"messages": list(request.messages or ())}, deadline, root=True
+        )
+        entry.request_id = reply.request_id
+    text = reply.data.get("prompt")
+    if not (isinstance(text, str) and text):
+        raise NoTemplate("the server's /apply-template answered without a prompt")
+    return text
