@@ -57,7 +57,7 @@ def load_preset(name: str) -> Preset:
     known = preset_names()
     if name not in known:
         raise ConfigError(
-            f"unknown policy preset {name!r}{tables.suggest(name, known)}; known: "
+            f"unknown policy preset {tables.show(name)}{tables.suggest(name, known)}; known: "
             f"{tables.listed(known)}"
         )
     problems: list[str] = []

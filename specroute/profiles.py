@@ -211,7 +211,8 @@ def load_profile(name: str) -> Profile:
     known = profile_names()
     if name not in known:
         raise ConfigError(
-            f"unknown profile {name!r}{tables.suggest(name, known)}; known: {tables.listed(known)}"
+            f"unknown profile {tables.show(name)}{tables.suggest(name, known)}; known: "
+            f"{tables.listed(known)}"
         )
     return parse_profile(name, tomllib.loads(bundled_data.read("providers", name)))
 

@@ -73,7 +73,7 @@ def show(value: Any, key: str = "") -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = repr(value)
-    if secret_name(key) or looks_secret(text):
+    if (secret_name(key) and not isinstance(value, int | float)) or looks_secret(text):
         return NOT_SHOWN
     return text if len(text) <= 80 else f"{text[:77]}…"
 
@@ -154,6 +154,8 @@ class Table:
     def __init__(self, data: Any, path: tuple[str, ...], problems: list[str]) -> None:
         self.path = path
         self.problems = problems
+        self.ok = isinstance(data, Mapping)
+        """False for something that is no table (and noted): then nothing in it is missing."""
         self._asked: set[str] = set()
         if isinstance(data, Mapping):
             bad = [key for key in data if not isinstance(key, str)]
@@ -177,6 +179,10 @@ class Table:
         self._asked.add(key)
         return self.data.get(key)
 
+    def lacks(self, key: str) -> bool:
+        """Whether the table is one and has no such key."""
+        return self.ok and key not in self.data
+
     def get(self, key: str, read: Callable[[Any], T], default: D) -> T | D:
         """The value at ``key`` read by ``read``; the default when absent or wrong (and noted)."""
         self._asked.add(key)
@@ -192,7 +198,7 @@ class Table:
     def refuse(self, refused: Expected, value: Any, *keys: str) -> None:
         """Note a reader's refusal of ``value``."""
         seen = show(value, keys[-1] if keys else "") if refused.shown else NOT_SHOWN
-        hint = refused.hint
+        hint = "" if looks_secret(refused.hint) else refused.hint
         if hint and not hint.startswith(" ("):
             hint = f"; {hint}"
         self.problem(f"expected {refused.what}, got {seen}{hint}", *keys)

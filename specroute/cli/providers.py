@@ -22,7 +22,8 @@ def providers(
         import json
         from dataclasses import asdict
 
-        typer.echo(json.dumps([asdict(p) for p in chosen], indent=2, ensure_ascii=False))
+        shown = [asdict(profile) for profile in chosen]
+        typer.echo(json.dumps(shown, indent=2, ensure_ascii=False, default=sorted))
     elif markdown:
         typer.echo(facts.markdown(chosen), nl=False)
     elif name is None:

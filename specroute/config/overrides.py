@@ -44,8 +44,8 @@ def _split(override: str) -> tuple[tuple[str, ...], Any]:
         nested: Any = tomllib.loads(f"{left.strip()} = 0")
     except tomllib.TOMLDecodeError:
         raise ValueError(
-            f"expected a dotted key before '=', got {left.strip()!r}; quote parts that have other "
-            'characters than letters, digits, - and _: models."gpt-4.1".policy'
+            f"expected a dotted key before '=', got {tables.show(left.strip())}; quote parts that "
+            'have other characters than letters, digits, - and _: models."gpt-4.1".policy'
         ) from None
     path: list[str] = []
     while isinstance(nested, dict):

@@ -145,7 +145,7 @@ def _draft(
 ) -> DraftConfig:
     default_kind = "ngram" if name == "ngram" else ""
     kind = table.get("kind", tables.one_of("local", "ngram", "remote"), default_kind)
-    if not kind and "kind" not in table:
+    if not kind and table.lacks("kind"):
         table.problem("required: one of 'local', 'ngram', 'remote'", "kind")
     draft = DraftConfig(
         name=name,
@@ -196,7 +196,7 @@ def _model(
             continue
         _use(target.provider, table, (at,), providers, environ)
         targets.append(target)
-    if not table.raw("targets") and not isinstance(table.raw("targets"), str):
+    if table.lacks("targets") or table.raw("targets") == []:
         table.problem('required: at least one "provider:model"', "targets")
     if len(targets) > 1:
         table.problem(

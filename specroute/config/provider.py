@@ -49,7 +49,7 @@ def parse_provider(
     profile, how = _profile(name, table, given)
     origins.note(table, "profile", how)
     address = given or profile.base_url or ""
-    if not address and "base_url" not in table:
+    if not address and table.lacks("base_url"):
         table.problem(
             f"required: profile {profile.name!r} has no address of its own; give the base, "
             'as in base_url = "http://10.0.0.5:8000/v1"',
@@ -255,7 +255,10 @@ def missing_provider(name: str, declared: Mapping[str, Any]) -> str:
         )
     bundled = [p for p in profile_names() if load_profile(p).base_url]
     known = [*declared, *(p for p in bundled if p not in declared)]
-    return f"unknown provider {name!r}{tables.suggest(name, known)}; known: {tables.listed(known)}"
+    return (
+        f"unknown provider {tables.show(name)}{tables.suggest(name, known)}; known: "
+        f"{tables.listed(known)}"
+    )
 
 
 def provider_for(

@@ -1,0 +1,31 @@
+"""Policy presets: names, typed parameters, limits; and the policies they are for."""
+
+import pytest
+
+from specroute.errors import ConfigError
+from specroute.presets import load_preset, preset_names
+
+
+def test_the_presets_that_ship() -> None:
+    """Each is read, has a sentence, and holds its own limits."""
+    assert preset_names() == ("balanced", "fixed")
+    for name in preset_names():
+        preset = load_preset(name)
+        assert preset.summary.endswith(".")
+        for key, value in preset.params.items():
+            assert preset.read(key, value) == value
+
+
+def test_every_preset_makes_a_policy() -> None:
+    """A preset's parameters are those that its policy takes."""
+    make = pytest.importorskip("specroute.policy.make")
+    from specroute.config import PolicyConfig
+
+    for name in preset_names():
+        assert make.make_policy(PolicyConfig(name)) is not None
+
+
+def test_an_unknown_preset_is_suggested() -> None:
+    """The error lists the known ones."""
+    with pytest.raises(ConfigError, match=r"did you mean 'balanced'.*known: balanced, fixed"):
+        load_preset("balance")
