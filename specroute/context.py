@@ -1,4 +1,4 @@
-"""What is to be continued: the prompt and the answer so far, in whatever forms are known. Values only."""
+"""What is to be continued: the prompt and the answer so far. Values only."""
 
 from __future__ import annotations
 

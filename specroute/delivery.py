@@ -18,7 +18,7 @@ from specroute.errors import ProviderError, StreamAbandoned
 from specroute.http import wire
 from specroute.http.chunks import Encoder
 from specroute.http.supervisor import Supervisor
-from specroute.ledger import Ledger, Price
+from specroute.ledger import booked
 from specroute.reporting import FIELD, ReportHandle, to_wire
 from specroute.request import CHAT
 from specroute.session import Session
@@ -150,7 +150,7 @@ class Delivery:
         if first is not None and tokens > 1:
             tpot = (self._last_at - first) / (tokens - 1)
         return replace(
-            booked(self.handle.base, session.book.attempts, session.price),
+            booked(self.handle.base, session.book.attempts, session.price_of),
             target=str(session.target.ref),
             method=session.plan.method.value,
             exactness=_label(session).value,
@@ -186,21 +186,6 @@ def _prompt_tokens(session: Session) -> int | None:
         return len(session.prompt.ids)
     counts = (a.usage.prompt_tokens for a in session.book.attempts if a.purpose == "plain")
     return next((count for count in counts if count is not None), None)
-
-
-def booked(report: Report, attempts: list[Any], price: Price | None) -> Report:
-    """``report`` with its attempts, what they were billed and what that cost."""
-    ledger = Ledger()
-    for attempt in attempts:
-        ledger.add(attempt, price)
-    return replace(
-        report,
-        attempts=tuple(attempts),
-        billed_prompt_tokens=ledger.prompt_tokens,
-        billed_cached_tokens=ledger.cached_tokens,
-        billed_completion_tokens=ledger.completion_tokens,
-        cost_usd=ledger.cost_usd,
-    )
 
 
 class Outbox:

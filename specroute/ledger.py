@@ -8,14 +8,14 @@ every sum that it belongs to ``None``; it is never 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from specroute.types import Attempt, Usage
+from specroute.types import Attempt, Report, Usage
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice
@@ -164,6 +164,26 @@ class Ledger:
 
     def _billed(self) -> list[tuple[Attempt, Price | None]]:
         return [line for line in self.lines if not _free(line[0])]
+
+
+def booked(
+    report: Report, attempts: Sequence[Attempt], price_of: Callable[[str], Price | None]
+) -> Report:
+    """``report`` with its attempts, what they were billed and what that cost.
+
+    ``price_of`` gives the price of an attempt's ``provider:model``.
+    """
+    ledger = Ledger()
+    for attempt in attempts:
+        ledger.add(attempt, price_of(attempt.target))
+    return replace(
+        report,
+        attempts=tuple(attempts),
+        billed_prompt_tokens=ledger.prompt_tokens,
+        billed_cached_tokens=ledger.cached_tokens,
+        billed_completion_tokens=ledger.completion_tokens,
+        cost_usd=ledger.cost_usd,
+    )
 
 
 def _free(attempt: Attempt) -> bool:

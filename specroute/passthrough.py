@@ -7,7 +7,7 @@ decodes JSON only where an error or usage is in it. Books are settled before ``[
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ from specroute.http import wire
 from specroute.http.client import OpenReply, truncated
 from specroute.http.deadline import Deadline
 from specroute.http.sse import SseDecoder, SseEvent
+from specroute.ledger import Price, booked
 from specroute.reporting import ReportHandle
 from specroute.types import Attempt, Report, TargetRef, Usage
 
@@ -32,6 +33,7 @@ class PlainTally:
         "handle",
         "last_at",
         "own_usage",
+        "price_of",
         "reason",
         "request_id",
         "started_at",
@@ -40,13 +42,20 @@ class PlainTally:
     )
 
     def __init__(
-        self, handle: ReportHandle, target: TargetRef, deadline: Deadline, reason: str
+        self,
+        handle: ReportHandle,
+        target: TargetRef,
+        deadline: Deadline,
+        reason: str,
+        price_of: Callable[[str], Price | None],
     ) -> None:
         self.handle = handle
         self.target = target
         self.deadline = deadline
         self.reason = reason
-        self.attempts: list[Attempt] = []
+        self.price_of = price_of
+        self.attempts: list[Attempt] = list(handle.base.attempts)
+        """What was tried before counts, too."""
         self.own_usage = False
         """Usage was asked for by us, and is not the caller's to see."""
         self.usage = Usage()
@@ -106,9 +115,8 @@ class PlainTally:
             plan_reason=self.reason,
             error=said,
             total_s=now - self.deadline.started,
-            attempts=tuple(self.attempts),
         )
-        self.handle.finish(report)
+        self.handle.finish(booked(report, self.attempts, self.price_of))
 
     def end(self, outcome: str, *, complete: bool, error: str | None = None) -> None:
         """Write the final report."""
@@ -142,7 +150,7 @@ class PlainTally:
         if self.first_at is not None and self.chunks > 1 and count > 1:
             tpot = (self.last_at - self.first_at) / (count - 1)
         base = self.handle.base
-        return replace(
+        report = replace(
             base,
             plan_reason=self.reason,
             complete=complete,
@@ -153,11 +161,8 @@ class PlainTally:
             total_s=None if outcome is None else now - self.deadline.started,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=tokens,
-            billed_prompt_tokens=usage.prompt_tokens,
-            billed_cached_tokens=usage.cached_tokens,
-            billed_completion_tokens=tokens,
-            attempts=attempts,
         )
+        return booked(report, attempts, self.price_of)
 
 
 class PlainStream:

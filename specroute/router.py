@@ -42,6 +42,7 @@ from specroute.http import retry, wire
 from specroute.http.client import LIMITS, Call, HttpClient, OpenReply
 from specroute.http.deadline import Deadline
 from specroute.http.supervisor import Supervisor
+from specroute.ledger import Price, price_for
 from specroute.passthrough import PlainStream, PlainTally
 from specroute.profiles import Capabilities, capabilities_for, load_profile, profile_names
 from specroute.reporting import FIELD, ReportHandle, new_id, register, to_wire
@@ -71,6 +72,8 @@ _OWN_HEADERS = frozenset(
     }
 )
 _RETRY_COUNT = "x-stainless-retry-count"
+_JSON = {"content-type": "application/json"}
+_EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 
 
 @dataclass(slots=True)
@@ -168,13 +171,23 @@ class TextCall:
     headers: Sequence[tuple[str, str]]
     handle: ReportHandle
     http: HttpClient
+    announce: Callable[[ReportHandle], None]
+    """Told of a report that belongs to no request of the caller's."""
 
 
 class Speculation(Protocol):
     """Where cleverer answers plug in."""
 
-    async def try_run(self, call: TextCall) -> Reply | str:
-        """Answer the call, or say in one sentence why it goes plain."""
+    async def try_run(self, call: TextCall) -> bytes | ReplyBody | str:
+        """The answer's body (JSON, or a stream of chunks), or one sentence why it goes plain."""
+        ...
+
+    async def warm_up(self, announce: Callable[[ReportHandle], None]) -> list[str]:
+        """Get ready ahead of the first request; one sentence for each thing not to be had."""
+        ...
+
+    async def aclose(self) -> None:
+        """Free what it holds; idempotent."""
         ...
 
 
@@ -198,7 +211,7 @@ class Router:
         self.config = config
         self.direct = direct
         self.supervisor = Supervisor()
-        self.speculation = speculation
+        self.speculation = speculation or self._speculator()
         self._on_report = on_report
         self._own_client = http_client is None
         self.http_client = http_client or httpx2.AsyncClient(limits=LIMITS, timeout=None)
@@ -211,6 +224,14 @@ class Router:
         )
         self._rng = random.Random()
         self.closed = False
+
+    def _speculator(self) -> Speculation | None:
+        """Whoever speculates; nobody (and nothing loaded) where no model has drafts."""
+        if not any(model.drafts for model in self.config.models.values()):
+            return None
+        from specroute.speculator import Speculator
+
+        return Speculator(self.config, self.http, self.supervisor)
 
     def __repr__(self) -> str:
         return f"Router({self.config.source!r}, models={sorted(self.config.models)!r})"
@@ -307,6 +328,12 @@ class Router:
                 self._timeouts[key] = found
         return found
 
+    def price_of(self, target: str) -> Price | None:
+        """What a ``provider:model`` costs now; ``None`` where that isn't known."""
+        ref = TargetRef.parse(target)
+        provider = provider_for(self.config, ref.provider)
+        return price_for(provider, load_profile(provider.profile), ref.model)
+
     # Answering
 
     async def handle(self, request: RouterRequest) -> Reply:
@@ -342,9 +369,8 @@ class Router:
         handle = ReportHandle(
             Report(id=new_id(), model=resolved.asked, target=str(resolved.target))
         )
-        register(handle)
-        self._announce(handle, request)
-        reason = "this client makes plain calls only"
+        self._announce(handle, request.on_report)
+        reason = "no model of this client has drafts"
         if self.speculation is not None:
             path = CHAT if request.path.endswith(CHAT) else COMPLETIONS
             call = TextCall(
@@ -358,10 +384,13 @@ class Router:
                 headers=_forwardable(request.headers),
                 handle=handle,
                 http=self.http(resolved.provider),
+                announce=lambda handle: self._announce(handle, request.on_report),
             )
             outcome = await self.speculation.try_run(call)
             if not isinstance(outcome, str):
-                return outcome
+                kind = _JSON if isinstance(outcome, bytes) else _EVENTS
+                name = resolved.provider.name
+                return Reply(200, httpx2.Headers(kind), outcome, handle, provider=name)
             reason = outcome
         return await self._plain(request, fields, resolved, deadline, handle, reason)
 
@@ -374,7 +403,7 @@ class Router:
         handle: ReportHandle,
         reason: str,
     ) -> Reply:
-        tally = PlainTally(handle, resolved.target, deadline, reason)
+        tally = PlainTally(handle, resolved.target, deadline, reason, self.price_of)
         stream = fields.get("stream") is True
         if stream and self._adds_usage(fields, resolved):
             assert isinstance(request.body, bytes)
@@ -624,8 +653,19 @@ class Router:
 
     # Reports
 
-    def _announce(self, handle: ReportHandle, request: RouterRequest) -> None:
-        callback = request.on_report or self._on_report
+    async def warm_up(self, on_report: OnReport | None = None) -> list[str]:
+        """Load drafts and calibrate targets ahead of the first request.
+
+        Returns one sentence for each thing that is not to be had (its requests go plain).
+        """
+        if self.speculation is None:
+            return []
+        return await self.speculation.warm_up(lambda handle: self._announce(handle, on_report))
+
+    def _announce(self, handle: ReportHandle, on_report: OnReport | None) -> None:
+        """Show a report to the caller's ``reports()`` blocks and callback."""
+        register(handle)
+        callback = on_report or self._on_report
         if callback is not None:
             handle.on_finish(lambda report: self._tell(callback, report))
 
@@ -643,6 +683,8 @@ class Router:
             return
         self.closed = True
         await self.supervisor.aclose()
+        if self.speculation is not None:
+            await self.speculation.aclose()
         if self._own_client:
             await self.http_client.aclose()
 

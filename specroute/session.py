@@ -54,7 +54,10 @@ class Session:
     rng: random.Random
     prompt: Prompt
     answer: Answer
-    price: Price | None = None
+    price_of: Callable[[str], Price | None] = lambda target: None
+    """The price of a ``provider:model``."""
+    draft_target: str = ""
+    """``provider:model`` of a remote draft."""
     draft_temperature: float | None = None
     clock: Callable[[], float] = perf_counter
     tally: Tally = field(default_factory=Tally)
@@ -87,7 +90,7 @@ class Session:
     def snapshot(self) -> Snapshot:
         """The figures for this request's target, drafter and class, with its context and price."""
         found = self.measurements.snapshot(str(self.target.ref), self.drafter.name, self.traffic)
-        return priced(replace(found, context=self.context), self.price)
+        return priced(replace(found, context=self.context), self.price_of(str(self.target.ref)))
 
     def next_k(self) -> int:
         """K of the next round, by the policy; never more than ``max_tokens`` leaves room for."""
@@ -121,7 +124,7 @@ class Session:
         proposal = await self._drafting.propose(self.committed, k, temperature)
         self.tally.draft_s += proposal.seconds
         if proposal.usage is not None:
-            with self.book.attempt(f"draft:{self.drafter.name}", "draft") as entry:
+            with self.book.attempt(self.draft_target, "draft") as entry:
                 entry.usage = proposal.usage
         return proposal
 

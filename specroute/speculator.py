@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -24,15 +24,14 @@ from specroute.config import (
     ProviderConfig,
     provider_for,
 )
-from specroute.delivery import Delivery, SpeculativeStream, booked
+from specroute.delivery import Delivery, SpeculativeStream
 from specroute.draft.base import Drafter
-from specroute.draft.factory import make_drafter
 from specroute.engine import NothingCommitted
 from specroute.errors import DraftError, ProviderError
 from specroute.http.client import HttpClient
 from specroute.http.deadline import Deadline
 from specroute.http.supervisor import Supervisor
-from specroute.ledger import Price, price_for
+from specroute.ledger import Price, booked, price_for
 from specroute.measure import Measurements, Snapshot
 from specroute.policy.adaptive import Adaptive
 from specroute.policy.base import Plan
@@ -74,13 +73,18 @@ class TextCall(Protocol):
     http: HttpClient
 
     @property
+    def announce(self) -> Callable[[ReportHandle], None]:
+        """Told of a report that belongs to no request of the caller's (calibration)."""
+        ...
+
+    @property
     def resolved(self) -> ResolvedModel: ...
 
 
 class Speculator:
     """Shared by all requests of a client. ``http`` gives the client for a provider.
 
-    ``announce``: told of a report that belongs to no request of the caller's (calibration).
+    ``drafters``: ready-made ones, by the name of their ``[drafts.…]`` table.
     """
 
     def __init__(
@@ -88,17 +92,15 @@ class Speculator:
         config: Config,
         http: Callable[[ProviderConfig], HttpClient],
         supervisor: Supervisor,
-        announce: Callable[[ReportHandle], None] = lambda handle: None,
+        drafters: Mapping[str, Drafter] | None = None,
     ) -> None:
         self._config = config
         self._http = http
         self._supervisor = supervisor
-        self._announce = announce
         self._targets: dict[tuple[TargetRef, str | None], Target] = {}
-        self._drafters: dict[str, Drafter] = {}
+        self._drafters: dict[str, Drafter] = dict(drafters or {})
         self._policies: dict[int, tuple[PolicyConfig, tuple[Fixed | Adaptive, str]]] = {}
         self._calibrating: set[TargetRef] = set()
-        self._prices: dict[TargetRef, Price | None] = {}
         self.measurements = Measurements()
 
     async def try_run(self, call: TextCall) -> bytes | SpeculativeStream | str:
@@ -170,7 +172,7 @@ class Speculator:
             by_ids=target.by_ids,
         )
         options = options.at_least(Exactness(floor))
-        price = self._price(target)
+        price = self.price_of(str(target.ref))
 
         def snapshot(drafter: str) -> Snapshot:
             found = self.measurements.snapshot(str(target.ref), drafter, traffic)
@@ -215,6 +217,7 @@ class Speculator:
                 "/completions can be given the rest of it"
             )
         name = plan.drafter or ""
+        draft = self._draft_config(name)
         answer = Answer(max_tokens=request.max_tokens, stop=request.stop)
         if target.learned.vocabulary is not None:
             answer.use(target.learned.vocabulary)
@@ -232,8 +235,9 @@ class Speculator:
             rng=random.Random(seed),
             prompt=prompt,
             answer=answer,
-            price=self._price(target),
-            draft_temperature=self._draft_config(name).temperature,
+            price_of=self.price_of,
+            draft_target=f"{draft.provider}:{draft.model}",
+            draft_temperature=draft.temperature,
         )
 
     def _target(self, ref: TargetRef, provider: ProviderConfig, model: ModelConfig) -> Target:
@@ -252,6 +256,8 @@ class Speculator:
     def _drafter(self, name: str) -> Drafter:
         found = self._drafters.get(name)
         if found is None:
+            from specroute.draft.factory import make_drafter
+
             found = self._drafters[name] = make_drafter(
                 self._draft_config(name), http=self._draft_http
             )
@@ -260,19 +266,18 @@ class Speculator:
     def _draft_http(self, provider: str) -> HttpClient:
         return self._http(self._config.providers[provider])
 
-    def _price(self, target: Target) -> Price | None:
-        if target.ref not in self._prices:
-            provider = target.http.provider
-            self._prices[target.ref] = price_for(
-                provider, load_profile(provider.profile), target.ref.model
-            )
-        return self._prices[target.ref]
+    def price_of(self, target: str) -> Price | None:
+        """What a ``provider:model`` costs now; ``None`` where that isn't known."""
+        ref = TargetRef.parse(target)
+        provider = provider_for(self._config, ref.provider)
+        return price_for(provider, load_profile(provider.profile), ref.model)
 
     # --- calibration ------------------------------------------------------------------------
 
-    async def warm_up(self) -> list[str]:
+    async def warm_up(self, announce: Callable[[ReportHandle], None]) -> list[str]:
         """Load every drafter and calibrate every configured model's target now, rather than beside
-        its first requests. Returns one sentence for each thing that is not to be had."""
+        its first requests. ``announce`` is told of the calibrations' reports. Returns one sentence
+        for each thing that is not to be had."""
         problems: list[str] = []
         for model in self._config.models.values():
             provider = provider_for(self._config, model.targets[0].provider)
@@ -283,7 +288,9 @@ class Speculator:
                 except DraftError as error:
                     problems.append(f"draft {name!r}: {error}")
             if model.drafts:
-                await self._calibrate(target, model, model.name, Deadline(provider.timeouts))
+                handle = self._calibration_report(target, model.name)
+                announce(handle)
+                await self._calibrate(target, model, handle, Deadline(provider.timeouts))
                 if target.learned.scoring != "trusted":
                     problems.append(f"{target.ref} is not scored on: {target.learned.reason}")
         return problems
@@ -310,17 +317,20 @@ class Speculator:
         if target.ref not in self._calibrating:
             self._calibrating.add(target.ref)
             deadline = Deadline(call.deadline.timeouts)
+            handle = self._calibration_report(target, call.resolved.asked)
+            call.announce(handle)
             self._supervisor.spawn(
-                self._calibrate(target, model, call.resolved.asked, deadline), name="calibration"
+                self._calibrate(target, model, handle, deadline), name="calibration"
             )
 
+    def _calibration_report(self, target: Target, asked: str) -> ReportHandle:
+        return ReportHandle(Report(id=new_id(), model=asked, target=str(target.ref)))
+
     async def _calibrate(
-        self, target: Target, model: ModelConfig, asked: str, deadline: Deadline
+        self, target: Target, model: ModelConfig, handle: ReportHandle, deadline: Deadline
     ) -> None:
         """Calibrate outside any request; its calls have a report of their own."""
         book = Book()
-        handle = ReportHandle(Report(id=new_id(), model=asked, target=str(target.ref)))
-        self._announce(handle)
         try:
             vocabularies = await self._vocabularies(target, model)
             await calibrate(target, vocabularies, book, deadline)
@@ -332,7 +342,7 @@ class Speculator:
             if book.attempts:
                 found = target.learned.reason or "its scoring can be trusted"
                 why = f"calibration of {target.ref}: {found}"
-                report = booked(handle.report, book.attempts, self._price(target))
+                report = booked(handle.report, book.attempts, self.price_of)
                 handle.finish(replace(report, plan_reason=why, complete=True))
 
     def _time_scoring(self, target: Target, book: Book) -> None:

@@ -34,7 +34,7 @@ async def run(session: Session) -> AsyncGenerator[Event]:
             "retokenised: the target saw the committed text cut into tokens by its server",
         )
     unseen = False
-    while True:
+    while session.answer.finish is None:
         k = session.next_k()
         if k == 0 and session.answer.remaining != 1:
             yield Handover("a plain stream is faster from here on")
