@@ -20,7 +20,7 @@ def print_table(
         table.add_row(*(escape(cell) for cell in row))
     console = Console()
     if not console.is_terminal:
-        console = Console(width=200)  # piped: one line per row where that is possible
+        console = Console(width=2000)  # piped: one line per row
     console.print(table)
 
 

@@ -187,7 +187,8 @@ def _model(
     environ: Mapping[str, str],
 ) -> ModelConfig:
     targets: list[TargetRef] = []
-    for index, word in enumerate(table.get("targets", tables.strings, ())):
+    words = table.get("targets", tables.strings, None)
+    for index, word in enumerate(words or ()):
         at = f"targets[{index}]"
         try:
             target = TargetRef.parse(word)
@@ -196,7 +197,7 @@ def _model(
             continue
         _use(target.provider, table, (at,), providers, environ)
         targets.append(target)
-    if table.lacks("targets") or table.raw("targets") == []:
+    if table.lacks("targets") or words == ():
         table.problem('required: at least one "provider:model"', "targets")
     if len(targets) > 1:
         table.problem(

@@ -29,6 +29,7 @@ NOT_YET = {"limits": "limiting the rate of requests (limits)"}
 PRICES = ("input", "output", "cached_input")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
 _ENDPOINTS = ("/chat/completions", "/completions", "/responses", "/embeddings")
 _INLINE_KEYS = ("api_key", "apikey", "api-key", "key", "token")
 
@@ -37,6 +38,8 @@ def parse_provider(
     name: str, table: tables.Table, origins: Origins, environ: Mapping[str, str]
 ) -> ProviderConfig:
     """One declared provider; what is wrong goes to the table's problems."""
+    if ":" in name:
+        table.problem("a provider's name can't hold ':', which ends it in 'provider:model'")
     for key in _INLINE_KEYS:
         if key in table:
             table.raw(key)
@@ -57,7 +60,7 @@ def parse_provider(
         )
     origins.note(table, "base_url", f"profile {profile.name}")
     env_key = _env_key(table, profile, address, origins)
-    headers = table.get("headers", tables.string_table, {})
+    headers = table.get("headers", _headers, {})
     query = table.get("query", tables.string_table, {})
     capabilities = table.table("capabilities")
     prices = table.table("prices")
@@ -220,6 +223,16 @@ def _usd(value: Any) -> float:
         return tables.number(value, at_least=0)
     except tables.Expected:
         raise tables.Expected("USD per million tokens, a number ≥ 0") from None
+
+
+def _headers(value: Any) -> dict[str, str]:
+    headers = tables.string_table(value)
+    for name, text in headers.items():
+        if not _HEADER.match(name) or not text.isascii() or not text.isprintable():
+            raise tables.Expected(
+                "HTTP headers: names of letters, digits and -, printable ASCII values", shown=False
+            )
+    return headers
 
 
 def _prices(table: tables.Table) -> dict[str, Any]:

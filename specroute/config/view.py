@@ -30,8 +30,7 @@ def effective(config: Config) -> dict[str, Any]:
 def rows(config: Config) -> Iterator[tuple[str, str, str]]:
     """(dotted key, value as TOML would write it, where it came from), in the file's order."""
     for path, value in _leaves((), effective(config)):
-        key = tables.dotted(path)
-        yield key, _text(value), _origin(config, path)
+        yield tables.dotted(path), _text(value), _origin(config, path)
 
 
 def _provider(provider: ProviderConfig) -> dict[str, Any]:
@@ -41,7 +40,8 @@ def _provider(provider: ProviderConfig) -> dict[str, Any]:
         key = "none" if provider.env_key is None else f"missing: {provider.env_key} is not set"
     return {
         "profile": provider.profile,
-        "base_url": provider.base_url,
+        # Some gateways want their key in the path.
+        "base_url": HIDDEN if tables.looks_secret(provider.base_url) else provider.base_url,
         "env_key": provider.env_key or "",
         "key": key,
         "headers": dict.fromkeys(provider.headers, HIDDEN),

@@ -229,6 +229,14 @@ REFUSED = [
         {"providers": {"lab": {**LAB, "prices": {"m": {"in": 1}}}}},
         "providers.lab.prices.m.in: unknown key",
     ),
+    (
+        {"providers": {"a:b": LAB}},
+        "providers.\"a:b\": a provider's name can't hold ':', which ends it in 'provider:model'",
+    ),
+    (
+        {"providers": {"lab": {**LAB, "headers": {"X Y": "z"}}}},
+        "providers.lab.headers: expected HTTP headers",
+    ),
     # drafts
     (
         {"drafts": {"d": {"model": "x"}}},
@@ -269,6 +277,10 @@ REFUSED = [
         "drafts.d.temperature: expected a number ≥ 0, got -0.1",
     ),
     # models
+    (
+        {"models": {"m": {"targets": ()}}},
+        'models.m.targets: required: at least one "provider:model"',
+    ),
     ({"models": {"m": {}}}, 'models.m.targets: required: at least one "provider:model"'),
     (
         {"models": {"m": {"targets": "openai:gpt-4.1"}}},

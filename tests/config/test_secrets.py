@@ -33,6 +33,7 @@ def test_a_config_shows_no_key_in_any_form() -> None:
         f"{config.providers['lab']}",
         json.dumps(effective(config)),
         str(list(rows(config))),
+        str(list(rows(parse({"providers": {"g": {"base_url": f"http://h/{CANARY}/v1"}}})))),
         repr(plain),
         json.dumps(effective(plain)),
     ):
@@ -71,6 +72,7 @@ LEAKS = [
     {"providers": {"lab": {**LAB, "base_url": f"h/{CANARY}"}}},
     {"providers": {"lab": {**LAB, "headers": {"X": [CANARY]}}}},
     {"providers": {"lab": {**LAB, "headers": CANARY}}},
+    {"providers": {"lab": {**LAB, "headers": {"X": f"{CANARY}\n"}}}},
     {"providers": {"lab": {**LAB, "query": [CANARY]}}},
     {"providers": {"lab": {**LAB, "profile": CANARY}}},
     {"providers": {"lab": {**LAB, "timeouts": {"total": CANARY}}}},
