@@ -176,19 +176,29 @@ class AsyncSpecRoute(openai.AsyncOpenAI):
         if more is not None:
             fields = fields or {}
             fields.update((name, more[name]) for name in _FIELDS if name in more)
+        if options.files is not None:
+            fields, replayable = {}, _replayable(options.files)
+        else:
+            replayable = options.content is None or isinstance(options.content, bytes)
         request.extensions[HINTS] = Hints(
             path=options.url,
-            fields=fields if fields is not None and options.files is None else {},
+            fields=fields or {},
             max_retries=options.get_max_retries(self.max_retries),
-            replayable=options.content is None and options.files is None
-            if not hasattr(request, "_content")
-            else True,
+            replayable=replayable,
             policy=self._policy,
             on_report=self._on_report,
         )
-        if options.files is not None:
-            request.extensions[HINTS].replayable = _replayable(options.files)
         return request
+
+    def _prepare_url(self, url: str) -> httpx2.URL:
+        # The same few URLs are asked for again and again, and parsing one is not cheap.
+        key = (self._base_url, url)
+        known = _urls.get(key)
+        if known is None:
+            known = super()._prepare_url(url)
+            if len(_urls) < 512:
+                _urls[key] = known
+        return known
 
     def _should_retry(self, response: httpx2.Response) -> bool:
         return False  # Retried already, under the request's one deadline.
@@ -227,6 +237,9 @@ _PLAIN_ARGUMENTS = frozenset(
         "data_residency",
     }
 )
+
+
+_urls: dict[tuple[httpx2.URL, str], httpx2.URL] = {}
 
 
 class _SeamClient(httpx2.AsyncClient):

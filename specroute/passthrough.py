@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Self
 
 from specroute.errors import BadAnswer, ErrorInBody, ProviderError
@@ -16,8 +15,8 @@ from specroute.http import wire
 from specroute.http.client import OpenReply, truncated
 from specroute.http.deadline import Deadline
 from specroute.http.sse import SseDecoder, SseEvent
-from specroute.ledger import Price, booked
-from specroute.reporting import ReportHandle
+from specroute.ledger import Ledger, Price
+from specroute.reporting import ReportHandle, new_id
 from specroute.types import Attempt, Report, TargetRef, Usage
 
 
@@ -25,12 +24,16 @@ class PlainTally:
     """What one plain call came to; writes its report."""
 
     __slots__ = (
+        "_before",
+        "_end",
+        "_handle",
+        "asked",
         "attempts",
         "chunks",
         "deadline",
         "finish_reason",
         "first_at",
-        "handle",
+        "id",
         "last_at",
         "own_usage",
         "price_of",
@@ -43,19 +46,19 @@ class PlainTally:
 
     def __init__(
         self,
-        handle: ReportHandle,
+        asked: str,
         target: TargetRef,
         deadline: Deadline,
-        reason: str,
         price_of: Callable[[str], Price | None],
     ) -> None:
-        self.handle = handle
+        self.id = new_id()
+        self.asked = asked
         self.target = target
         self.deadline = deadline
-        self.reason = reason
         self.price_of = price_of
-        self.attempts: list[Attempt] = list(handle.base.attempts)
-        """What was tried before counts, too."""
+        self.reason = ""
+        """Why the call is plain."""
+        self.attempts: list[Attempt] = []
         self.own_usage = False
         """Usage was asked for by us, and is not the caller's to see."""
         self.usage = Usage()
@@ -67,25 +70,44 @@ class PlainTally:
         self.request_id: str | None = None
         self.started_at = deadline.started
         """When the last attempt left."""
+        self._end: tuple[float, bool, str | None] | None = None
+        self._before: Report | None = None
+        self._handle: ReportHandle | None = ReportHandle(self._start)
+
+    @property
+    def handle(self) -> ReportHandle:
+        """The handle, while the call is under way."""
+        assert self._handle is not None
+        return self._handle
+
+    @property
+    def done(self) -> bool:
+        """Whether the report is final. The handle is let go of then: it may hold this."""
+        return self._handle is None
 
     def attempt(self, outcome: str, seconds: float) -> None:
         """Book one attempt that brought no answer."""
-        self.attempts.append(Attempt(str(self.target), "plain", outcome, seconds))
+        self.attempts.append(
+            Attempt(str(self.target), "plain", outcome, seconds, Usage(), self.request_id)
+        )
 
-    def answered(self, data: Mapping[str, Any], request_id: str | None, started: float) -> None:
+    def answered(self, data: Mapping[str, Any]) -> None:
         """A whole answer came at once."""
-        now = self.deadline.clock()
-        self.first_at = now
+        self.first_at = self.deadline.clock()
         self.usage = Usage.from_wire(data.get("usage"))
-        self.request_id = request_id
-        choices = data.get("choices")
-        first = choices[0] if isinstance(choices, list) and choices else None
-        if isinstance(first, dict) and isinstance(first.get("finish_reason"), str):
-            self.finish_reason = first["finish_reason"]
-        self.started_at = started
+        self.note_finish(data)
         self.end("ok", complete=True)
 
+    def note_finish(self, data: Mapping[str, Any]) -> None:
+        """Take the finish reason from an answer or a chunk."""
+        choices = data.get("choices")
+        if isinstance(choices, list):
+            for choice in choices:
+                if isinstance(choice, dict) and isinstance(choice.get("finish_reason"), str):
+                    self.finish_reason = choice["finish_reason"]
+
     def content(self, at: float, pieces: int) -> None:
+        """So many pieces of content came."""
         if self.first_at is None:
             self.first_at = at
         self.last_at = at
@@ -93,7 +115,7 @@ class PlainTally:
 
     def fail(self, error: BaseException) -> None:
         """The call ended in an error."""
-        if self.handle.done:
+        if self.done:
             return
         if isinstance(error, ProviderError):
             outcome, said = error.outcome, str(error)
@@ -107,62 +129,71 @@ class PlainTally:
         """The reader held the stream for too long and it was ended."""
         self.end("abandoned", complete=False, error="the stream was not read (timeouts.idle)")
 
-    def refuse(self, said: str) -> None:
-        """The provider answered with an error status (its attempt is booked already)."""
-        now = self.deadline.clock()
-        report = replace(
-            self.handle.report,
-            plan_reason=self.reason,
-            error=said,
-            total_s=now - self.deadline.started,
-        )
-        self.handle.finish(booked(report, self.attempts, self.price_of))
-
     def end(self, outcome: str, *, complete: bool, error: str | None = None) -> None:
-        """Write the final report."""
-        if self.handle.done:
+        """Book the last attempt and fix the report."""
+        handle, self._handle = self._handle, None
+        if handle is None:
             return
-        self.handle.live = None
-        self.handle.finish(self._report(outcome, complete, error))
-
-    def live(self) -> Report:
-        """The report as it stands."""
-        return self._report(None, False, None)
-
-    def _report(self, outcome: str | None, complete: bool, error: str | None) -> Report:
+        if handle.updated:
+            self._before = handle.base
         now = self.deadline.clock()
-        usage = self.usage
-        attempts = tuple(self.attempts)
-        if outcome is not None:
-            attempts += (
-                Attempt(
-                    str(self.target),
-                    "plain",
-                    outcome,
-                    now - self.started_at,
-                    usage,
-                    self.request_id,
-                ),
+        self.attempts.append(
+            Attempt(
+                str(self.target),
+                "plain",
+                outcome,
+                now - self.started_at,
+                self.usage,
+                self.request_id,
             )
+        )
+        self._end = (now, complete, error)
+        handle.finish(self.report)
+
+    def _start(self) -> Report:
+        return Report(id=self.id, model=self.asked, target=str(self.target))
+
+    def report(self) -> Report:
+        """The report as it stands. What was tried before the plain call stays in it."""
+        usage = self.usage
+        first = self.first_at
+        started = self.deadline.started
         tokens = usage.completion_tokens
-        count = tokens if tokens is not None else self.chunks
+        count = self.chunks if tokens is None else tokens
         tpot = None
-        if self.first_at is not None and self.chunks > 1 and count > 1:
-            tpot = (self.last_at - self.first_at) / (count - 1)
-        base = self.handle.base
-        report = replace(
-            base,
+        if first is not None and self.chunks > 1 and count > 1:
+            tpot = (self.last_at - first) / (count - 1)
+        now, complete, error = self._end or (None, False, None)
+        attempts = tuple(self.attempts)
+        notes: tuple[str, ...] = ()
+        before = self._before
+        if self._handle is not None and self._handle.updated:
+            before = self._handle.base
+        if before is not None:
+            attempts, notes = before.attempts + attempts, before.notes
+        billed = Ledger()
+        for attempt in attempts:
+            billed.add(attempt, self.price_of(attempt.target))
+        return Report(
+            id=self.id,
+            model=self.asked,
+            target=str(self.target),
             plan_reason=self.reason,
+            notes=notes,
             complete=complete,
             finish_reason=self.finish_reason,
             error=error,
-            ttft_s=None if self.first_at is None else self.first_at - self.deadline.started,
+            ttft_s=None if first is None else first - started,
             tpot_s=tpot,
-            total_s=None if outcome is None else now - self.deadline.started,
+            total_s=None if now is None else now - started,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=tokens,
+            billed_prompt_tokens=billed.prompt_tokens,
+            billed_cached_tokens=billed.cached_tokens,
+            billed_completion_tokens=billed.completion_tokens,
+            cost_usd=billed.cost_usd,
+            attempts=attempts,
         )
-        return booked(report, attempts, self.price_of)
 
 
 class PlainStream:
@@ -183,7 +214,7 @@ class PlainStream:
         "_tally",
     )
 
-    def __init__(self, reply: OpenReply, tally: PlainTally, provider: str, started: float) -> None:
+    def __init__(self, reply: OpenReply, tally: PlainTally, provider: str) -> None:
         self._reply = reply
         self._tally = tally
         self._provider = provider
@@ -192,9 +223,6 @@ class PlainStream:
         self._over = False
         self._tail: bytes | None = None
         self._loop = asyncio.get_running_loop()
-        tally.started_at = started
-        tally.request_id = reply.request_id
-        tally.handle.live = tally.live
         reply.on_abandoned(tally.abandoned)
 
     def __aiter__(self) -> Self:
@@ -273,18 +301,13 @@ class PlainStream:
                 self._tally.content(self._reply.watch.content(), 1)
             if event.has_finish:
                 self._finished = True
-                self._note_finish(event.data)
+                self._tally.note_finish(event.data)
             if event.has_usage:
                 self._tally.usage = Usage.from_wire(event.data.get("usage"))
                 if self._tally.own_usage and event.only_usage:
                     continue
             out.append(event.raw + b"\n\n")
         return b"".join(out)
-
-    def _note_finish(self, data: Mapping[str, Any]) -> None:
-        for choice in data.get("choices") or ():
-            if isinstance(choice, dict) and isinstance(choice.get("finish_reason"), str):
-                self._tally.finish_reason = choice["finish_reason"]
 
     async def _eof(self) -> bytes | None:
         """The body ended: complete only if a finish_reason or ``[DONE]`` was in it."""
@@ -324,7 +347,7 @@ class PlainStream:
 
     def __del__(self) -> None:
         tally = getattr(self, "_tally", None)
-        if tally is not None and not tally.handle.done and not self._loop.is_closed():
+        if tally is not None and not tally.done and not self._loop.is_closed():
             # The reply ends the upstream by its own finaliser.
             outcome = ("ok", True, None) if self._finished else ("cancelled", False, "dropped")
             self._loop.call_soon_threadsafe(_end_later, tally, *outcome)

@@ -32,55 +32,71 @@ def new_id() -> str:
 class ReportHandle:
     """One request's report while it comes about.
 
-    Whoever answers the request sets ``live`` (a function that gives the report as it stands) or
-    calls :meth:`update`, and at the end :meth:`finish`, before ``[DONE]`` is handed on.
+    ``start``: what is known at the start, or a function that gives it when somebody asks. Whoever
+    answers the request sets ``live`` (a function that gives the report as it stands) or calls
+    :meth:`update`, and at the end :meth:`finish`, before ``[DONE]`` is handed on.
     """
 
-    __slots__ = ("__weakref__", "_done", "_listeners", "_report", "live")
+    __slots__ = ("__weakref__", "_base", "_final", "_listeners", "live", "updated")
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._done = False
+    def __init__(self, start: Report | Callable[[], Report]) -> None:
+        self._base = start
+        self._final: Report | Callable[[], Report] | None = None
         self._listeners: list[Callable[[Report], object]] = []
         self.live: Callable[[], Report] | None = None
+        self.updated = False
+        """Whether :meth:`update` was called."""
 
     def __repr__(self) -> str:
         return f"ReportHandle({self.report!r})"
 
     @property
     def report(self) -> Report:
-        """The report as it stands; final once ``report.complete`` or ``report.error`` is set."""
-        return self._report if self.live is None else self.live()
+        """The report as it stands; final once :attr:`done`."""
+        if self._final is not None:
+            if not isinstance(self._final, Report):
+                self._final = self._final()
+            return self._final
+        return self.base if self.live is None else self.live()
 
     @property
     def base(self) -> Report:
         """The report without what is still live."""
-        return self._report
+        if not isinstance(self._base, Report):
+            self._base = self._base()
+        return self._base
 
     @property
     def done(self) -> bool:
         """Whether the report is final."""
-        return self._done
+        return self._final is not None
 
     def on_finish(self, listener: Callable[[Report], object]) -> None:
         """Call ``listener`` with the final report; it must not raise."""
         self._listeners.append(listener)
 
     def update(self, **changes: Any) -> None:
-        """Change fields of the report; ignored once finished."""
-        if not self._done:
-            self._report = replace(self._report, **changes)
+        """Change fields of the base; ignored once finished."""
+        if self._final is None:
+            self._base = replace(self.base, **changes)
+            self.updated = True
 
-    def finish(self, report: Report) -> None:
-        """Fix the final report and tell the listeners; later calls do nothing."""
-        if self._done:
+    def finish(self, report: Report | Callable[[], Report]) -> None:
+        """Fix the final report and tell the listeners; later calls do nothing.
+
+        A function is asked at most once, and only when somebody listens or looks.
+        """
+        if self._final is not None:
             return
-        self._done = True
+        self._final = report
         self.live = None
-        self._report = report
-        listeners, self._listeners = self._listeners, []
-        for listener in listeners:
-            listener(report)
+        if not self.updated:
+            self._base = report  # Whoever made the start may go.
+        if self._listeners:
+            listeners, self._listeners = self._listeners, []
+            final = self.report
+            for listener in listeners:
+                listener(final)
 
 
 class Reports(Sequence[Report]):

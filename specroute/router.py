@@ -45,7 +45,7 @@ from specroute.http.supervisor import Supervisor
 from specroute.ledger import Price, price_for
 from specroute.passthrough import PlainStream, PlainTally
 from specroute.profiles import Capabilities, capabilities_for, load_profile, profile_names
-from specroute.reporting import FIELD, ReportHandle, new_id, register, to_wire
+from specroute.reporting import FIELD, ReportHandle, register
 from specroute.request import CHAT, COMPLETIONS, Options
 from specroute.types import Report, TargetRef
 
@@ -119,12 +119,15 @@ class RouterRequest:
 class Reply:
     """What the caller gets: a status, headers, and a body that is there or still arriving.
 
-    ``retries``: attempts made before this one. ``sent``: the request that got it.
+    ``retries``: attempts made before this one. ``sent``: the request that got it. Whoever shows a
+    whole answer adds the report of ``handle`` to it as the field ``specroute``.
     """
 
     status: int
     headers: httpx2.Headers
     body: bytes | ReplyBody
+    data: dict[str, Any] | None = None
+    """``body`` decoded, where that was done anyway."""
     handle: ReportHandle | None = None
     retries: int = 0
     provider: str = ""
@@ -366,15 +369,13 @@ class Router:
             request.body = wire.replace_model(request.body, resolved.asked, resolved.target.model)
             self._rewrite(request)
         deadline = Deadline(self.timeouts(resolved.provider, request))
-        handle = ReportHandle(
-            Report(id=new_id(), model=resolved.asked, target=str(resolved.target))
-        )
+        tally = PlainTally(resolved.asked, resolved.target, deadline, self.price_of)
+        handle = tally.handle
         self._announce(handle, request.on_report)
         reason = "no model of this client has drafts"
         if self.speculation is not None:
-            path = CHAT if request.path.endswith(CHAT) else COMPLETIONS
             call = TextCall(
-                path=path,
+                path=CHAT if request.path.endswith(CHAT) else COMPLETIONS,
                 body=request.json(),
                 resolved=resolved,
                 options=options,
@@ -388,22 +389,21 @@ class Router:
             )
             outcome = await self.speculation.try_run(call)
             if not isinstance(outcome, str):
-                kind = _JSON if isinstance(outcome, bytes) else _EVENTS
-                name = resolved.provider.name
-                return Reply(200, httpx2.Headers(kind), outcome, handle, provider=name)
+                return _speculated(outcome, resolved.provider.name, handle)
             reason = outcome
-        return await self._plain(request, fields, resolved, deadline, handle, reason)
+        tally.reason = reason
+        reply = await self._plain(request, fields, resolved, tally)
+        reply.handle = handle
+        return reply
 
     async def _plain(
         self,
         request: RouterRequest,
         fields: Mapping[str, Any],
         resolved: Resolved,
-        deadline: Deadline,
-        handle: ReportHandle,
-        reason: str,
+        tally: PlainTally,
     ) -> Reply:
-        tally = PlainTally(handle, resolved.target, deadline, reason, self.price_of)
+        tally.handle.live = tally.report
         stream = fields.get("stream") is True
         if stream and self._adds_usage(fields, resolved):
             assert isinstance(request.body, bytes)
@@ -413,15 +413,12 @@ class Router:
                 )
                 self._rewrite(request)
                 tally.own_usage = True
+        http = self.http(resolved.provider)
         try:
-            reply = await self._attempts(
-                request, self.http(resolved.provider), deadline, tally, whole=not stream
-            )
+            return await self._attempts(request, http, tally.deadline, tally, whole=not stream)
         except BaseException as error:
             tally.fail(error)
             raise
-        reply.handle = handle
-        return reply
 
     def _adds_usage(self, fields: Mapping[str, Any], resolved: Resolved) -> bool:
         return (
@@ -476,36 +473,36 @@ class Router:
         taken = 0
         while True:
             more = taken < request.max_retries and request.replayable
-            wait: float
             started = deadline.clock()
             try:
                 reply = await http.send(call, deadline, decode=tally is not None)
-                if reply.status >= 400:
-                    now = time.time()
-                    again = more and retry.status_retryable(reply.status, reply.headers, now)
-                    if again:
-                        wait = retry.delay(taken, reply.headers, now, self._rng)
-                        again = wait < deadline.remaining("first_token")
-                    if not again:
-                        return await self._refused(reply, http, tally, taken, started)
-                    await reply.aclose()
-                    outcome = f"status {reply.status}"
-                elif tally is None:
-                    return await self._through(reply, http, taken, whole)
-                elif whole:
-                    return await self._whole(reply, http, tally, taken, started)
-                else:
-                    return await self._streamed(reply, http, tally, taken, started)
+                if tally is not None:
+                    tally.started_at = started
+                    tally.request_id = reply.request_id
+                if reply.status < 400:
+                    return await self._answered(reply, http.provider.name, tally, taken, whole)
+                now = time.time()
+                wait = retry.delay(taken, reply.headers, now, self._rng)
+                if not (
+                    more
+                    and retry.status_retryable(reply.status, reply.headers, now)
+                    and wait < deadline.remaining("first_token")
+                ):
+                    return await self._refused(reply, http, tally, taken)
+                await reply.aclose()
+                outcome = f"status {reply.status}"
             except ProviderError as error:
-                if not (more and retry.error_retryable(error)):
-                    raise
                 wait = retry.delay(taken, None, 0.0, self._rng)
-                if wait >= deadline.remaining("first_token"):
+                if not (
+                    more
+                    and retry.error_retryable(error)
+                    and wait < deadline.remaining("first_token")
+                ):
                     raise
                 outcome = error.outcome
             if tally is not None:
                 tally.attempt(outcome, deadline.clock() - started)
-            log.info("retrying %s in %.2f s after: %s", http.provider.name, wait, outcome)
+            log.info("%s: retrying in %.2f s after %s", http.provider.name, wait, outcome)
             await asyncio.sleep(wait)
             taken += 1
             self._count_retry(call, taken)
@@ -557,12 +554,7 @@ class Router:
     # What came back
 
     async def _refused(
-        self,
-        reply: OpenReply,
-        http: HttpClient,
-        tally: PlainTally | None,
-        taken: int,
-        started: float,
+        self, reply: OpenReply, http: HttpClient, tally: PlainTally | None, taken: int
     ) -> Reply:
         """An error status: the provider's own body and headers, as they are."""
         try:
@@ -570,86 +562,42 @@ class Router:
         except ProviderError:
             body = b""  # The status alone is the answer.
         if tally is not None:
-            tally.attempt(f"status {reply.status}", tally.deadline.clock() - started)
-            tally.refuse(wire.status_message(reply.status, body))
-        hint = wire.base_url_hint(http.provider.base_url) if reply.status in (404, 405) else None
-        headers = reply.headers
-        if reply.decoded:
-            headers = _without(headers, "content-encoding", "content-length")
-        return Reply(
-            reply.status,
-            headers,
-            body,
-            retries=taken,
-            provider=http.provider.name,
-            sent=reply.response.request,
-            hint=hint,
-            extensions=_extensions(reply),
-        )
+            said = wire.status_message(reply.status, body)
+            tally.end(f"status {reply.status}", complete=False, error=said)
+        answer = _reply(reply, body, http.provider.name, taken)
+        if reply.status in (404, 405):
+            answer.hint = wire.base_url_hint(http.provider.base_url)
+        return answer
 
-    async def _through(self, reply: OpenReply, http: HttpClient, taken: int, whole: bool) -> Reply:
-        body: bytes | ReplyBody = await reply.read() if whole else reply
-        return Reply(
-            reply.status,
-            reply.headers,
-            body,
-            retries=taken,
-            provider=http.provider.name,
-            sent=reply.response.request,
-            extensions=_extensions(reply),
-        )
-
-    async def _whole(
-        self, reply: OpenReply, http: HttpClient, tally: PlainTally, taken: int, started: float
+    async def _answered(
+        self, reply: OpenReply, name: str, tally: PlainTally | None, taken: int, whole: bool
     ) -> Reply:
-        """A JSON answer, checked, with its report added as the field ``specroute``."""
-        name = http.provider.name
+        if tally is None:
+            return _reply(reply, await reply.read() if whole else reply, name, taken)
+        if not whole:
+            kind = reply.headers.get("content-type", "")
+            if "json" not in kind and "html" not in kind:
+                return _reply(reply, PlainStream(reply, tally, name), name, taken)
         body = await reply.read()
-        data = wire.read_object(
-            body, provider=name, content_type=reply.headers.get("content-type", "")
-        )
-        _no_error(data, name)
-        tally.answered(data, reply.request_id, started)
-        report = wire.dumps(to_wire(tally.handle.report))
-        return Reply(
-            reply.status,
-            _without(reply.headers, "content-encoding", "content-length", "transfer-encoding"),
-            wire.splice_field(body, FIELD, report),
-            retries=taken,
-            provider=name,
-            sent=reply.response.request,
-            extensions=_extensions(reply),
-        )
-
-    async def _streamed(
-        self, reply: OpenReply, http: HttpClient, tally: PlainTally, taken: int, started: float
-    ) -> Reply:
-        name = http.provider.name
         kind = reply.headers.get("content-type", "")
-        headers = reply.headers
-        body: bytes | ReplyBody
-        if "json" in kind or "html" in kind:
-            data = wire.read_object(await reply.read(), provider=name, content_type=kind)
-            _no_error(data, name)
-            tally.answered(data, reply.request_id, started)
-            body = wire.as_chunks(data)
-            headers = _without(
-                headers, "content-type", "content-encoding", "content-length", "transfer-encoding"
+        data = wire.read_object(body, provider=name, content_type=kind)
+        error = wire.error_in(data)
+        if error is not None:
+            raise ErrorInBody(
+                wire.error_message(error, "an error came inside a 200 answer"),
+                provider=name,
+                body=error,
             )
-            headers["content-type"] = "text/event-stream; charset=utf-8"
-        else:
-            body = PlainStream(reply, tally, name, started)
-            if reply.decoded:
-                headers = _without(headers, "content-encoding", "content-length")
-        return Reply(
-            reply.status,
-            headers,
-            body,
-            retries=taken,
-            provider=name,
-            sent=reply.response.request,
-            extensions=_extensions(reply),
-        )
+        tally.answered(data)
+        if whole:
+            answer = _reply(reply, body, name, taken)
+            answer.data = data
+            return answer
+        # A whole answer where a stream was asked for: made into the stream it should have been.
+        answer = _reply(reply, wire.as_chunks(data), name, taken)
+        answer.headers = _without(answer.headers, "content-type", "content-length")
+        answer.headers["content-type"] = "text/event-stream; charset=utf-8"
+        return answer
 
     # Reports
 
@@ -702,16 +650,6 @@ def _policy(options: Options, request: RouterRequest) -> PolicyConfig | None:
         raise RequestError(str(error), param="specroute.policy") from error
 
 
-def _no_error(data: Mapping[str, Any], provider: str) -> None:
-    error = wire.error_in(data)
-    if error is not None:
-        raise ErrorInBody(
-            wire.error_message(error, "an error came inside a 200 answer"),
-            provider=provider,
-            body=error,
-        )
-
-
 def _forwardable(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(k, v) for k, v in headers if k.lower() not in _OWN_HEADERS]
 
@@ -727,9 +665,32 @@ def _is_json(headers: Sequence[tuple[str, str]]) -> bool:
     return any(k.lower() == "content-type" and "json" in v for k, v in headers)
 
 
-def _extensions(reply: OpenReply) -> Mapping[str, Any]:
+def _speculated(body: bytes | ReplyBody, provider: str, handle: ReportHandle) -> Reply:
+    whole = isinstance(body, bytes)
+    return Reply(
+        200,
+        httpx2.Headers(_JSON if whole else _EVENTS),
+        body,
+        json.loads(body) if isinstance(body, bytes) else None,
+        handle,
+        provider=provider,
+    )
+
+
+def _reply(reply: OpenReply, body: bytes | ReplyBody, provider: str, taken: int) -> Reply:
+    headers = reply.headers
+    if reply.decoded:
+        headers = _without(headers, "content-encoding", "content-length")
     reason = reply.response.extensions.get("reason_phrase")
-    return {} if reason is None else {"reason_phrase": reason}
+    return Reply(
+        reply.status,
+        headers,
+        body,
+        retries=taken,
+        provider=provider,
+        sent=reply.response.request,
+        extensions={} if reason is None else {"reason_phrase": reason},
+    )
 
 
 __all__ = [

@@ -18,7 +18,8 @@ import httpx2
 from specroute import openai_errors
 from specroute.config import PolicyConfig
 from specroute.errors import SpecRouteError
-from specroute.reporting import FIELD
+from specroute.http import wire
+from specroute.reporting import FIELD, to_wire
 from specroute.router import OnReport, Reply, ReplyBody, Router, RouterRequest
 
 HINTS = "specroute_hints"
@@ -46,9 +47,11 @@ class Hints:
 
 
 async def answer(
-    router: Router, request: httpx2.Request, hints: Hints, *, stream: bool
+    router: Router, request: httpx2.Request, hints: Hints, *, stream: bool, splice: bool = False
 ) -> httpx2.Response:
     """Let ``router`` answer ``request``; read the body unless ``stream``.
+
+    The report of a whole answer is in ``response.json()``; with ``splice`` in its bytes, too.
 
     What goes wrong is raised as the matching openai error; an error status is a response.
     """
@@ -61,8 +64,6 @@ async def answer(
     call = RouterRequest(
         method=request.method,
         path=hints.path,
-        query=request.url.query.decode("ascii"),
-        headers=() if direct else request.headers.multi_items(),
         body=request.stream if body is None else body,  # type: ignore[arg-type]
         fields=hints.fields,
         connect_s=connect,
@@ -73,50 +74,74 @@ async def answer(
         follow_redirects=hints.follow_redirects,
         policy=hints.policy,
         on_report=hints.on_report,
-        outgoing=request if direct else None,
-        send_options=hints.send_options,
     )
+    if direct:
+        call.outgoing = request
+        call.send_options = hints.send_options
+    else:
+        call.query = request.url.query.decode("ascii")
+        call.headers = request.headers.multi_items()
     started = time.perf_counter()
     try:
         reply = await router.handle(call)
     except SpecRouteError as error:
         raise _public(error, request) from error.__cause__
-    response = _response(reply, request, direct, started)
+    if splice and reply.data is not None and reply.handle is not None:
+        assert isinstance(reply.body, bytes)
+        report = wire.dumps(to_wire(reply.handle.report))
+        reply.body, reply.data = wire.splice_field(reply.body, FIELD, report), None
+        reply.headers = httpx2.Headers(reply.headers)
+        reply.headers["content-length"] = str(len(reply.body))
+    response = _Response(reply, request, direct, started)
     if not stream:
-        try:
-            await response.aread()
-        except BaseException:
-            await response.aclose()
-            raise
+        await response.aread()
     return response
 
 
-def _response(
-    reply: Reply, request: httpx2.Request, direct: bool, started: float
-) -> httpx2.Response:
-    sent = reply.sent if direct and reply.sent is not None else request
-    extensions: dict[str, Any] = {
-        **reply.extensions,
-        # Spares the reader openai's own drain: the connection is settled before [DONE].
-        "http_version": b"HTTP/2",
-        RETRIES: reply.retries,
-        PROVIDER: reply.provider,
-    }
-    if reply.handle is not None:
-        extensions[FIELD] = reply.handle
-    if reply.hint is not None:
-        extensions[HINT] = reply.hint
-    headers = reply.headers
-    if isinstance(reply.body, bytes):
-        if "content-encoding" not in headers and "content-length" not in headers:
-            headers = httpx2.Headers(headers)
-            headers["content-length"] = str(len(reply.body))
-        body: httpx2.AsyncByteStream = _Bytes(reply.body, started)
-    else:
-        body = _Arriving(reply.body, sent, started)
-    return httpx2.Response(
-        reply.status, headers=headers, stream=body, request=sent, extensions=extensions
-    )
+class _Response(httpx2.Response):
+    """A reply as httpx2 shows it. Its JSON, where it is an answer, has the report added."""
+
+    def __init__(self, reply: Reply, request: httpx2.Request, direct: bool, started: float) -> None:
+        sent = reply.sent if direct and reply.sent is not None else request
+        extensions: dict[str, Any] = {
+            **reply.extensions,
+            # Spares the reader openai's own drain: the connection is settled before [DONE].
+            "http_version": b"HTTP/2",
+            RETRIES: reply.retries,
+            PROVIDER: reply.provider,
+        }
+        if reply.handle is not None:
+            extensions[FIELD] = reply.handle
+        if reply.hint is not None:
+            extensions[HINT] = reply.hint
+        body = reply.body
+        self._data = reply.data
+        self._handle = reply.handle
+        super().__init__(
+            reply.status,
+            headers=reply.headers,
+            stream=_Bytes(body, started)
+            if isinstance(body, bytes)
+            else _Arriving(body, sent, started),
+            request=sent,
+            extensions=extensions,
+        )
+        self._plain = "content-encoding" not in self.headers
+
+    def json(self, **kwargs: Any) -> Any:
+        if self._data is None or kwargs:
+            return super().json(**kwargs)
+        if self._handle is None:
+            return self._data
+        return {**self._data, FIELD: to_wire(self._handle.report)}
+
+    async def aread(self) -> bytes:
+        body = self.stream
+        if isinstance(body, _Bytes) and not self.is_closed and self._plain:
+            # What aread() comes to for a body that is there and needs no decoding.
+            self._content = body.body
+            self.is_closed = self.is_stream_consumed = True
+        return await super().aread()
 
 
 def _public(error: SpecRouteError, request: httpx2.Request) -> Exception:
@@ -127,11 +152,11 @@ class _Bytes(httpx2.AsyncByteStream):
     """A body that is there."""
 
     def __init__(self, body: bytes, started: float) -> None:
-        self._body = body
+        self.body = body
         self.elapsed = datetime.timedelta(seconds=time.perf_counter() - started)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self._body
+        yield self.body
 
 
 class _Arriving(httpx2.AsyncByteStream):
@@ -178,7 +203,7 @@ class SpecRouteTransport(httpx2.AsyncBaseTransport):
             None,
             replayable=hasattr(request, "_content"),
         )
-        response = await answer(self._router, request, hints, stream=True)
+        response = await answer(self._router, request, hints, stream=True, splice=True)
         if response.status_code >= 400:
             response.headers["x-should-retry"] = "false"
         return response

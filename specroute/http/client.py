@@ -115,14 +115,7 @@ class OpenReply:
 
     async def read(self) -> bytes:
         """The whole body, decoded; closes. Every byte counts as content."""
-        parts: list[bytes] = []
-        try:
-            while (part := await self._body.chunk()) is not None:
-                self.watch.content()
-                parts.append(part)
-        finally:
-            await self._body.aclose()
-        return b"".join(parts)
+        return await self._body.read()
 
     async def drain(self, seconds: float = DRAIN_S) -> None:
         """Read on to the end for at most ``seconds`` and close, so the connection can be reused."""
@@ -207,13 +200,7 @@ class _Body:
 
     async def chunk(self) -> bytes | None:
         if self.closed:
-            if self.abandoned:
-                idle = self._watch.deadline.timeouts.idle
-                raise StreamAbandoned(
-                    f"{self._provider}: the stream was not read for {idle:g} s (timeouts.idle) "
-                    "and has been ended"
-                )
-            return None
+            return self._after_end()
         self._reading = True
         try:
             return await self._watch.guard(self._iterator.__anext__())
@@ -221,31 +208,57 @@ class _Body:
             self._reading = False
             await self.aclose()
             return None
-        except httpx2.TimeoutException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again, as what it means
+            await self._failed(error)
+            return None
+        finally:
             self._reading = False
-            await self.aclose()
+
+    async def read(self) -> bytes:
+        if self.closed:
+            return self._after_end() or b""
+        self._reading = True
+        try:
+            body = await self._watch.guard(self._collect())
+        except BaseException as error:  # noqa: BLE001 - raised again, as what it means
+            await self._failed(error)
+            return b""
+        finally:
+            self._reading = False
+        await self.aclose()
+        return body
+
+    async def _collect(self) -> bytes:
+        parts: list[bytes] = []
+        async for part in self._iterator:
+            self._watch.content()
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _after_end(self) -> bytes | None:
+        if self.abandoned:
+            raise StreamAbandoned(
+                f"{self._provider}: the stream was not read for "
+                f"{self._watch.deadline.timeouts.idle:g} s (timeouts.idle) and has been ended"
+            )
+        return None
+
+    async def _failed(self, error: BaseException) -> None:
+        """Close and raise what a failed read means; return if it was closed from elsewhere."""
+        if self.closed and isinstance(error, httpx2.HTTPError | httpx2.StreamError | ssl.SSLError):
+            return
+        # After a deadline or a cancellation, not every transport closes by itself.
+        self._reading = False
+        await self.aclose()
+        if isinstance(error, httpx2.TimeoutException):
             raise self._watch.passed() from error
-        except (httpx2.HTTPError, httpx2.StreamError, ssl.SSLError) as error:
-            if self._closed_meanwhile():
-                return None
-            self._reading = False
-            await self.aclose()
+        if isinstance(error, httpx2.HTTPError | httpx2.StreamError | ssl.SSLError):
             raise StreamTruncated(
                 f"{self._provider}: the connection broke before the answer was complete "
                 f"({type(error).__name__})",
                 provider=self._provider,
             ) from error
-        except BaseException:
-            # A deadline or a cancellation: not every transport closes by itself.
-            self._reading = False
-            await self.aclose()
-            raise
-        finally:
-            self._reading = False
-
-    def _closed_meanwhile(self) -> bool:
-        """Someone else closed while this read was waiting."""
-        return self.closed
+        raise error
 
     async def aclose(self) -> None:
         if self.closed:
