@@ -1,0 +1,177 @@
+"""Any configured provider as the drafter: its model goes on with the committed text.
+
+Knows how to ask (``/completions`` for a text prompt, chat with the committed text as prefill for a
+chat) and how to read the answer. Deliberately knows no HTTP: it is given a function that posts.
+Drafts are text, greedy, and become ids of the target's vocabulary where that is known: any id
+sequence is a valid draft, its q a point mass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from specroute.alignment import TextStream, split_trailing_space
+from specroute.draft.backoff import Backoff
+from specroute.draft.base import Committed, Prompt, Proposal
+from specroute.draft.ngram import split_pieces
+from specroute.errors import DraftError, ProviderError
+from specroute.http.deadline import Deadline
+from specroute.profiles import Capabilities, capabilities_for, load_profile
+from specroute.request import CHAT, COMPLETIONS
+from specroute.types import Usage
+from specroute.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from specroute.http.client import HttpClient
+
+RETRY = (10.0, 300.0)
+"""Seconds until a provider that failed is asked again: first, most."""
+PATIENCE = 20.0
+"""Seconds after which a draft is too late to be of use."""
+AHEAD = 256
+"""Tokens drafted at once where the provider can't be asked to go on from the middle."""
+
+Continued = Callable[[Mapping[str, Any], str, str], dict[str, Any]]
+"""(chat body, committed text, prefill dialect) → the body that asks to go on after the text."""
+
+
+class Post(Protocol):
+    """Posts JSON to the draft's provider; the answer's JSON. Raises :class:`ProviderError`."""
+
+    async def __call__(self, path: str, payload: Mapping[str, Any]) -> Mapping[str, Any]: ...
+
+
+def remote_drafter(
+    name: str, model: str, http: HttpClient, continued: Continued | None = None
+) -> RemoteDrafter:
+    """A drafter over a configured provider's client."""
+    provider = http.provider
+    timeouts = replace(provider.timeouts, total=min(provider.timeouts.total, PATIENCE))
+
+    async def post(path: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        reply = await http.post_json(path, payload, Deadline(timeouts))
+        return reply.data
+
+    capabilities = capabilities_for(load_profile(provider.profile), provider, model)
+    return RemoteDrafter(name, model, post, capabilities, continued)
+
+
+class RemoteDrafter:
+    """Drafts with ``model`` behind ``post``, which can do ``capabilities``."""
+
+    vocabulary: Vocabulary | None = None
+
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        post: Post,
+        capabilities: Capabilities,
+        continued: Continued | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name, self.model = name, model
+        self.post, self.capabilities = post, capabilities
+        self.continued = continued if capabilities.prefill else None
+        self.backoff = Backoff(clock, *RETRY)
+
+    async def load(self) -> None:
+        """Nothing to load."""
+
+    async def open(self, prompt: Prompt, target_vocabulary: Vocabulary | None) -> RemoteSession:
+        self.backoff.check()
+        if prompt.messages is None and (prompt.text is None or not self.capabilities.completions):
+            raise DraftError(
+                f"draft {self.name!r} can't go on from this prompt: it needs a chat, or text and a "
+                "provider with /completions"
+            )
+        return RemoteSession(self, prompt, target_vocabulary)
+
+    async def aclose(self) -> None:
+        """Nothing to free: the client belongs to whoever gave it."""
+
+
+class RemoteSession:
+    """One request's drafting, and what was drafted ahead."""
+
+    def __init__(
+        self, drafter: RemoteDrafter, prompt: Prompt, vocabulary: Vocabulary | None
+    ) -> None:
+        self._drafter, self._prompt, self._vocabulary = drafter, prompt, vocabulary
+        self._whole: str | None = None
+        """The answer as drafted from its start, where that is all the provider can do."""
+
+    async def propose(self, committed: Committed, k: int, temperature: float = 0.0) -> Proposal:
+        """About ``k`` tokens, greedy whatever the ``temperature``."""
+        began = time.perf_counter()
+        if k < 1:
+            return Proposal("")
+        usage: Usage | None = None
+        ended = False
+        if self._prompt.messages is not None and self._drafter.continued is None:
+            if self._whole is None:
+                ahead = max(k, AHEAD)
+                self._whole, _, usage = await self._ask(Committed(), ahead)
+            text = "".join(split_pieces(self._rest(committed.text))[:k])
+        else:
+            text, ended, usage = await self._ask(committed, k)
+        seconds = time.perf_counter() - began
+        if self._vocabulary is not None and committed.ids is not None:
+            ids = in_context(self._vocabulary, committed.ids, text)[:k]
+            whole = TextStream(self._vocabulary.decode).push(ids)
+            return Proposal(whole, ids, None, False, seconds, usage)
+        return Proposal(text, None, None, ended, seconds, usage)
+
+    async def aclose(self) -> None:
+        self._whole = None
+
+    def _rest(self, committed: str) -> str:
+        """What the draft from the start says after ``committed``; nothing once they differ."""
+        whole = self._whole or ""
+        return whole[len(committed) :] if whole.startswith(committed) else ""
+
+    async def _ask(self, committed: Committed, k: int) -> tuple[str, bool, Usage]:
+        drafter, caps = self._drafter, self._drafter.capabilities
+        drafter.backoff.check()
+        body: dict[str, Any] = {"model": drafter.model, "temperature": 0, "stream": False}
+        sent, held = committed.text, ""
+        if self._prompt.messages is None:
+            path = COMPLETIONS
+            body |= {"prompt": (self._prompt.text or "") + sent, "max_tokens": k}
+        else:
+            path = CHAT
+            body |= {"messages": list(self._prompt.messages), caps.max_tokens_param: k}
+            if sent and drafter.continued is not None:
+                if caps.prefill_trims is not False:
+                    sent, held = split_trailing_space(sent)
+                body = drafter.continued(body, sent, caps.prefill or "")
+        try:
+            answer = await drafter.post(path, body)
+            text, finish = _read(answer)
+        except (ProviderError, ValueError) as error:
+            raise drafter.backoff.failed(f"draft {drafter.name!r} failed: {error}") from error
+        drafter.backoff.succeeded()
+        if path == CHAT and sent and caps.prefill_repeats is not False:
+            text = text.removeprefix(sent)
+        return text.removeprefix(held), finish == "stop", Usage.from_wire(answer.get("usage"))
+
+
+def in_context(vocabulary: Vocabulary, before: tuple[int, ...], text: str) -> tuple[int, ...]:
+    """Ids of ``text`` as they come after the ids ``before``, where they join at a boundary."""
+    lead = before[-16:]
+    joined = vocabulary.encode(vocabulary.decode(lead) + text)
+    return joined[len(lead) :] if joined[: len(lead)] == lead else vocabulary.encode(text)
+
+
+def _read(answer: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Text and finish reason of a chat or completions answer. ``ValueError`` if it is neither."""
+    try:
+        choice = answer["choices"][0]
+        text = choice["message"]["content"] if "message" in choice else choice["text"]
+        finish = choice.get("finish_reason")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise ValueError("the answer has no choices with text") from None
+    return text or "", finish
