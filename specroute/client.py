@@ -120,6 +120,16 @@ class AsyncSpecRoute(openai.AsyncOpenAI):
         assert isinstance(seam, _SeamClient)
         return seam.router
 
+    async def warm_up(self) -> list[str]:
+        """Load the drafts and calibrate the targets of every configured model now, instead of
+        beside its first requests.
+
+        Costs two short calls a target. Returns one sentence for each thing that is not to be had
+        (a draft that doesn't load, a target whose scoring can't be trusted): such requests are
+        answered plainly.
+        """
+        return await self.router.warm_up(self._on_report)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.router.config.source!r})"
 

@@ -160,6 +160,12 @@ class Measurements:
                 tpot.add(tpot_s, max(tokens - 1, 1))
             length.add(tokens)
 
+    def first_pace(self, target: str, *, ttft_s: float, tpot_s: float) -> None:
+        """A rough plain pace to start from; counts as much as one token of a plain answer."""
+        ttft, tpot, _ = self._pace[target, ""]
+        ttft.add(ttft_s)
+        tpot.add(tpot_s)
+
     def answer(self, target: str, traffic: str, tokens: int) -> None:
         """The length of an answer that was not plain."""
         for key in (traffic, ""):

@@ -41,7 +41,7 @@ from specroute.profiles import capabilities_for, load_profile
 from specroute.reporting import ReportHandle, new_id
 from specroute.request import Options, TextRequest
 from specroute.session import Session, priced
-from specroute.target import templates
+from specroute.target import prefill, templates
 from specroute.target.calibration import calibrate
 from specroute.target.target import Target
 from specroute.types import Exactness, Method, Report, TargetRef
@@ -259,12 +259,12 @@ class Speculator:
             from specroute.draft.factory import make_drafter
 
             found = self._drafters[name] = make_drafter(
-                self._draft_config(name), http=self._draft_http
+                self._draft_config(name), self._draft_http, prefill.continued
             )
         return found
 
     def _draft_http(self, provider: str) -> HttpClient:
-        return self._http(self._config.providers[provider])
+        return self._http(provider_for(self._config, provider))
 
     def price_of(self, target: str) -> Price | None:
         """What a ``provider:model`` costs now; ``None`` where that isn't known."""
@@ -346,9 +346,21 @@ class Speculator:
                 handle.finish(replace(report, plan_reason=why, complete=True))
 
     def _time_scoring(self, target: Target, book: Book) -> None:
-        """Calibration's own scoring request is the first measured round time."""
-        if target.learned.scoring == "trusted" and book.attempts:
-            self.measurements.verify_time(str(target.ref), book.attempts[-1].seconds)
+        """Calibration's two calls are the first figures: a round's time, and the plain pace.
+
+        Both start alike (round trip, prefill, one step), so the generating call is longer by its
+        further tokens alone.
+        """
+        calls = [a for a in book.attempts if a.purpose == "calibrate" and a.outcome == "ok"]
+        if target.learned.scoring != "trusted" or len(calls) < 2:
+            return
+        generated, scored = calls[-2], calls[-1]
+        name = str(target.ref)
+        self.measurements.verify_time(name, scored.seconds)
+        steps = (generated.usage.completion_tokens or 1) - 1
+        if steps > 0 and generated.seconds > scored.seconds:
+            tpot = (generated.seconds - scored.seconds) / steps
+            self.measurements.first_pace(name, ttft_s=scored.seconds, tpot_s=tpot)
 
     # --- learning ---------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from specroute.cli.config import config
+from specroute.cli.demo import demo
 from specroute.cli.policies import policies
 from specroute.cli.providers import providers
 from specroute.errors import SpecRouteError
@@ -24,6 +25,7 @@ app = typer.Typer(
     # A traceback with local variables could show a key.
     pretty_exceptions_enable=False,
 )
+app.command()(demo)
 app.command()(config)
 app.command()(providers)
 app.command()(policies)
