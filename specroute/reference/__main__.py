@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, default=0, help="of requests that bring none")
     p.add_argument("--log", metavar="FILE", help="append access records; - is standard output")
     p.add_argument("--device", default="cpu", help="the model's: cpu, cuda, cuda:1")
-    p.add_argument("--threads", type=int, help="torch's")
+    p.add_argument("--threads", type=int, default=1, help="torch's; one is best for a tiny model")
     return p
 
 
@@ -79,11 +79,7 @@ def main(argv: list[str] | None = None) -> int:
             from specroute.reference.bundled import target_dir
 
             source = target_dir()
-        if args.threads:
-            import torch
-
-            torch.set_num_threads(args.threads)
-        backend = open_backend(source, args.device)
+        backend = open_backend(source, device=args.device, threads=args.threads)
         log = AccessLog(Path("/dev/stdout" if args.log == "-" else args.log) if args.log else None)
         server = Server(backend, options, log)
         sock = bind(args.host, args.port)

@@ -84,6 +84,8 @@ class Backend(Protocol):
     size: int
     """Ids are ``0 … size - 1``."""
     eos: frozenset[int]
+    memory: int
+    """How many tokens' states may be kept for later requests that begin alike."""
 
     def encode(self, text: str, special: bool) -> list[int]:
         """Tokenise; ``special`` adds what the tokenizer puts around a prompt (BOS)."""

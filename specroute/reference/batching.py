@@ -161,7 +161,7 @@ class Engine:
         """Most sequences stepped at once."""
         self._backend, self._pace, self._max_batch = backend, pace, max_batch
         self._quirks = quirks
-        self._cache = PrefixCache()
+        self._cache = PrefixCache(tokens=backend.memory)
         self._waiting: deque[tuple[float, Choice]] = deque()
         self._running: list[Choice] = []
         self._wake = asyncio.Event()
@@ -289,4 +289,6 @@ class Engine:
             message = f"{type(error).__name__}: {error}"
             choice.outbox.put(Item(choice, None, None, message, "", "error", due))
         self._running = []
-        self._cache = PrefixCache()  # what was half computed may not be shared
+        self._cache = PrefixCache(
+            tokens=self._backend.memory
+        )  # what was half computed may not be shared

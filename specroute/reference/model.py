@@ -14,53 +14,76 @@ from __future__ import annotations
 
 import inspect
 import re
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.utils import logging
 
 from specroute.reference.backend import Backend, Entry, InvalidPrompt, Message, State, Top, Work
+from specroute.reference.prefix_cache import PrefixCache
 from specroute.reference.sampling import NEVER, Settings
 
 ALONE = 4
 """Up to this many sequences are stepped one by one."""
 
-Layers = list[tuple[Any, Any]]
-"""Keys and values of each layer, shaped (1, heads, tokens, width). Never written to in place."""
+MEMORY = 512 * 2**20
+"""Bytes of keys and values that may be kept for later requests."""
+
+SCORED_TOP = 20
+"""Alternatives remembered at each scored position: the most that a request may ask for."""
+
+
+@dataclass(slots=True)
+class _Scored:
+    """A prompt's scores, kept so that the same prompt with a longer end needn't be read again."""
+
+    own: Any
+    """(n,) the logprob of each token after the first."""
+    ids: Any
+    values: Any
+    """(n, top) the most likely ids at those positions, and their logprobs."""
+
+    def entries(self, n: int) -> list[Entry]:
+        """As a request gets them, with ``n`` alternatives."""
+        pairs = zip(self.ids[:, :n].tolist(), self.values[:, :n].tolist(), strict=True)
+        return list(zip(self.own.tolist(), [_ranked(i, v) for i, v in pairs], strict=True))
 
 
 @dataclass(slots=True)
 class _ModelState(State):
-    layers: Layers | None = None
+    cache: Any = None
+    """A ``DynamicCache`` of its own. Its tensors are replaced as it grows, never written to."""
     shared: _Shared | None = None
-    """The padded cache that holds this sequence now, instead of ``layers``."""
+    """The padded cache that holds this sequence now, instead of ``cache``."""
     row: int = 0
+    scored: _Scored | None = None
 
-    def prefix(self, n: int) -> Layers:
-        """The first ``n`` computed tokens' keys and values."""
+    def prefix(self, n: int) -> list[tuple[Any, Any]]:
+        """The first ``n`` computed tokens' keys and values, (1, heads, n, width) a layer."""
         if self.shared is not None:
             return self.shared.extract(self.row, n)
-        assert self.layers is not None
-        return [(k[:, :, :n], v[:, :, :n]) for k, v in self.layers]
+        return [(layer.keys[:, :, :n], layer.values[:, :, :n]) for layer in self.cache.layers]
 
 
 @dataclass(slots=True)
 class _Shared:
-    """Several sequences' caches, padded on the left to one length."""
+    """Several sequences' caches in one, padded on the left to one length."""
 
     members: list[_ModelState]
-    layers: Layers
+    cache: Any
     pads: list[int]
-    mask: Any = field(default=None)
 
-    def extract(self, row: int, n: int) -> Layers:
-        start = self.pads[row]
+    def extract(self, row: int, n: int) -> list[tuple[Any, Any]]:
+        rows, places = slice(row, row + 1), slice(self.pads[row], self.pads[row] + n)
         return [
-            (k[row : row + 1, :, start : start + n], v[row : row + 1, :, start : start + n])
-            for k, v in self.layers
+            (layer.keys[rows, :, places], layer.values[rows, :, places])
+            for layer in self.cache.layers
         ]
 
 
@@ -100,7 +123,8 @@ class _Row:
 
     def top(self, n: int) -> Top:
         """The ``n`` most likely ids."""
-        return _tops(self._logprobs[None], n)[0]
+        values, ids = self._logprobs.topk(min(n, len(self._logprobs)))
+        return _ranked(ids.tolist(), values.tolist())
 
     def scaled(self, temperature: float) -> _Row:
         """The same after ``temperature``."""
@@ -114,14 +138,8 @@ def _biased(logits: Any, bias: dict[int, float]) -> Any:
     return logits
 
 
-def _tops(logprobs: Any, n: int) -> list[Top]:
-    if n == 0:
-        return [[] for _ in range(len(logprobs))]
-    values, ids = logprobs.topk(min(n, logprobs.shape[-1]))
-    return [
-        sorted(zip(i, v, strict=True), key=lambda pair: (-pair[1], pair[0]))
-        for i, v in zip(ids.tolist(), values.tolist(), strict=True)
-    ]
+def _ranked(ids: list[int], values: list[float]) -> Top:
+    return sorted(zip(ids, values, strict=True), key=lambda pair: (-pair[1], pair[0]))
 
 
 class Model(Backend):
@@ -129,8 +147,8 @@ class Model(Backend):
 
     inline = False
 
-    def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
-        """Take a loaded ``model`` (fp32, any device) and ``tokenizer``."""
+    def __init__(self, model: Any, tokenizer: Any, name: str, threads: int = 1) -> None:
+        """Take a loaded ``model`` (fp32, any device) and ``tokenizer``; torch gets ``threads``."""
         self.name = name
         self._model, self._tokenizer = model.eval(), tokenizer
         config = model.config.get_text_config()
@@ -143,18 +161,31 @@ class Model(Backend):
         self.eos = frozenset(int(i) for i in ends if i is not None)
         self._special = frozenset(tokenizer.all_special_ids) | self.eos
         self._pieces = _pieces(tokenizer, self.size)
+        self._threads, self._thread = threads, 0
+        heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+        width = (
+            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        )
+        self.memory = MEMORY // (config.num_hidden_layers * heads * width * 2 * 4)
+        self._prompts = PrefixCache(sequences=16, tokens=self.memory)
         # transformers renamed the argument in 5.x and warns about the old name
         renamed = "cache" in inspect.signature(model.forward).parameters
         self._cache_argument = "cache" if renamed else "past_key_values"
 
     @classmethod
-    def load(cls, folder: Path, device: str = "cpu") -> Model:
+    def load(cls, folder: Path, device: str = "cpu", threads: int = 1) -> Model:
         """Read ``folder``; ``OSError`` or ``ValueError`` where it holds no usable model."""
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, use_safetensors=True
-        )
+        bars = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, local_files_only=True, use_safetensors=True
+            )
+        finally:
+            if bars:
+                logging.enable_progress_bar()
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        return cls(model.to(device), tokenizer, folder.resolve().name)
+        return cls(model.to(device), tokenizer, folder.resolve().name, threads)
 
     # -- tokens ----------------------------------------------------------------------------------
 
@@ -206,6 +237,10 @@ class Model(Backend):
 
     def run(self, works: Sequence[Work]) -> None:
         """New sequences one by one, in order; running ones alone or together."""
+        if self._thread != (here := threading.get_ident()):
+            # torch counts threads for each calling thread; one is best for a tiny model
+            torch.set_num_threads(self._threads)
+            self._thread = here
         decoding = [w for w in works if _continues(w)]
         together = len(decoding) > ALONE
         with torch.inference_mode():
@@ -216,30 +251,42 @@ class Model(Backend):
                 self._many(decoding)
 
     def _one(self, work: Work) -> None:
-        state = work.state
+        state, source, start = work.state, work.parent or work.state, work.start
+        if work.score is not None:
+            source, start = self._scored_before(state)
         assert isinstance(state, _ModelState)
-        source = work.parent if work.parent is not None else state
-        cache = DynamicCache()
-        if work.start:
-            assert isinstance(source, _ModelState)
-            for i, (keys, values) in enumerate(source.prefix(work.start)):
-                cache.update(keys, values, i)
-        ids = torch.tensor([state.ids[work.start :]], device=self._model.device)
-        logits = (
-            self._model(
-                input_ids=ids,
-                **{self._cache_argument: cache},
-                use_cache=True,
-                logits_to_keep=1 if work.score is None else 0,
-            )
-            .logits[0]
-            .float()
-            .cpu()
+        assert isinstance(source, _ModelState)
+        cache = source.cache if source is state and source.shared is None else None
+        if cache is None:
+            cache = DynamicCache()
+            if start:
+                for i, (keys, values) in enumerate(source.prefix(start)):
+                    cache.update(keys, values, i)
+        output = self._model(
+            input_ids=torch.tensor([state.ids[start:]], device=self._model.device),
+            use_cache=True,
+            logits_to_keep=1 if work.score is None else 0,
+            **{self._cache_argument: cache},
         )
-        state.layers, state.shared = [(layer.keys, layer.values) for layer in cache.layers], None
+        logits = output.logits[0].float().cpu()
+        state.cache, state.shared = cache, None
         work.scores = _Row(logits[-1])
         if work.score is not None and len(state.ids) > 1:
-            work.scored = _entries(logits[:-1], state.ids[1:], work.score)
+            known = source.scored if source is not state else None
+            state.scored = _score(logits[:-1], state.ids[start + 1 :], known, start)
+            work.scored = state.scored.entries(work.score)
+            self._prompts.add(state, source)
+
+    def _scored_before(self, state: State) -> tuple[State, int]:
+        """The scored prompt that shares most with this one, and how much need not be read again.
+
+        It saves computing, not money: the bill and the pace count the whole prompt.
+        """
+        source, shared = self._prompts.find(state.ids)
+        if not (isinstance(source, _ModelState) and source.scored is not None):
+            return state, 0
+        # the last shared token is read again: what follows it was scored for another token
+        return source, max(min(shared, len(source.scored.own) + 1) - 1, 0)
 
     def _many(self, works: Sequence[Work]) -> None:
         states = [w.state for w in works if isinstance(w.state, _ModelState)]
@@ -247,29 +294,19 @@ class Model(Backend):
         if shared is None or shared.members != states:
             shared = _join(states)
         device = self._model.device
-        cache = DynamicCache()
-        for i, (keys, values) in enumerate(shared.layers):
-            cache.update(keys, values, i)
-        tokens = torch.tensor([[s.ids[-1]] for s in states], device=device)
         places = torch.tensor([[len(s.ids) - 1] for s in states], device=device)
-        width = shared.layers[0][0].shape[2] + 1
         pads = torch.tensor(shared.pads, device=device)[:, None]
-        mask = (torch.arange(width, device=device)[None] >= pads).long()
-        logits = (
-            self._model(
-                input_ids=tokens,
-                attention_mask=mask,
-                position_ids=places,
-                **{self._cache_argument: cache},
-                use_cache=True,
-            )
-            .logits[:, -1]
-            .float()
-            .cpu()
+        width = shared.cache.get_seq_length() + 1
+        output = self._model(
+            input_ids=torch.tensor([[s.ids[-1]] for s in states], device=device),
+            attention_mask=(torch.arange(width, device=device)[None] >= pads).long(),
+            position_ids=places,
+            use_cache=True,
+            **{self._cache_argument: shared.cache},
         )
-        shared.layers = [(layer.keys, layer.values) for layer in cache.layers]
+        logits = output.logits[:, -1].float().cpu()
         for row, (work, state) in enumerate(zip(works, states, strict=True)):
-            state.layers, state.shared, state.row = None, shared, row
+            state.cache, state.shared, state.row = None, shared, row
             work.scores = _Row(logits[row])
 
 
@@ -280,24 +317,28 @@ def _continues(work: Work) -> bool:
 def _join(states: Sequence[_ModelState]) -> _Shared:
     counts = [len(s.ids) - 1 for s in states]
     width = max(counts)
+    pads = [width - n for n in counts]
     parts = [s.prefix(n) for s, n in zip(states, counts, strict=True)]
-    layers = []
-    for layer in range(len(parts[0])):
-        pair = []
-        for side in (0, 1):
-            first = parts[0][layer][side]
-            out = first.new_zeros((len(states), first.shape[1], width, first.shape[3]))
-            for row, (part, n) in enumerate(zip(parts, counts, strict=True)):
-                out[row, :, width - n :] = part[layer][side][0]
-            pair.append(out)
-        layers.append((pair[0], pair[1]))
-    return _Shared(list(states), layers, [width - n for n in counts])
+    cache = DynamicCache()
+    for i, layer in enumerate(zip(*parts, strict=True)):
+        keys, values = (
+            torch.cat([pad(t, (0, 0, n, 0)) for t, n in zip(side, pads, strict=True)])
+            for side in zip(*layer, strict=True)
+        )
+        cache.update(keys, values, i)
+    return _Shared(list(states), cache, pads)
 
 
-def _entries(logits: Any, tokens: Sequence[int], n: int) -> list[Entry]:
+def _score(logits: Any, tokens: Sequence[int], known: _Scored | None, start: int) -> _Scored:
+    """Scores of ``tokens``, after the first ``start`` known ones."""
     logprobs = torch.log_softmax(logits, -1)
-    own = logprobs.gather(1, torch.tensor(tokens)[:, None])[:, 0].clamp_min(NEVER).tolist()
-    return list(zip(own, _tops(logprobs, n), strict=True))
+    own = logprobs.gather(1, torch.tensor(tokens)[:, None])[:, 0].clamp_min(NEVER)
+    values, ids = logprobs.topk(min(SCORED_TOP, logprobs.shape[-1]))
+    if known is not None and start:
+        own = torch.cat([known.own[:start], own])
+        ids = torch.cat([known.ids[:start], ids])
+        values = torch.cat([known.values[:start], values])
+    return _Scored(own, ids, values)
 
 
 def _pieces(tokenizer: Any, size: int) -> list[bytes]:

@@ -12,7 +12,7 @@ from specroute.reference.backend import State
 class PrefixCache:
     """The longest common prefix with recent sequences, to the token (vLLM's works in blocks)."""
 
-    def __init__(self, sequences: int = 64, tokens: int = 262_144) -> None:
+    def __init__(self, *, tokens: int, sequences: int = 64) -> None:
         """Remember at most this many ``sequences`` and ``tokens`` in them."""
         self._sequences, self._tokens = sequences, tokens
         self._entries: list[State] = []
@@ -45,6 +45,10 @@ class PrefixCache:
             if kept and (kept >= self._sequences or total > self._tokens):
                 del self._entries[: len(self._entries) - kept]
                 break
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries = []
 
 
 def _common(a: list[int], b: list[int], limit: int) -> int:

@@ -20,6 +20,9 @@ from specroute.reference.sampling import Settings
 GREEDY_BELOW = 1e-5
 """Lower temperatures are greedy, as in vLLM."""
 
+NEUTRAL: dict[str, Any] = {"n": 1, "top_k": 0, "presence_penalty": 0, "frequency_penalty": 0}
+"""Values that ask for nothing, where leaving the parameter out is not the only way to."""
+
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
@@ -202,8 +205,7 @@ def _allowed(body: Mapping[str, Any], options: Options) -> dict[str, Any]:
     for capability in options.disable & PARAMETERS.keys():
         for name in PARAMETERS[capability]:
             value = allowed.get(name)
-            neutral = value == 1 if name == "n" else value in (None, False)
-            if name in allowed and value is not None and not neutral:
+            if value is not None and value is not False and value != NEUTRAL.get(name):
                 raise Refusal(
                     400,
                     f"{name} is not supported by this server; leave it out",

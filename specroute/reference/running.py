@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -70,10 +72,19 @@ class Listener(uvicorn.Server):
             await asyncio.wait(set(self.server_state.tasks), timeout=1)
         await self.lifespan.shutdown()
 
-    def handle_exit(self, sig: int, frame: Any) -> None:
-        """A signal: stop."""
-        super().handle_exit(sig, frame)
-        self.stop()
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """In a main thread, SIGINT and SIGTERM end the server in good order."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {s: signal.signal(s, lambda *_: self.stop()) for s in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def stop(self) -> None:
         """Stop, from any thread."""
@@ -83,7 +94,9 @@ class Listener(uvicorn.Server):
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 picks a free one. ``OSError`` where that can't be had."""
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # named as TCP, because asyncio switches Nagle off only on sockets that say so
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))
@@ -122,12 +135,12 @@ class ReferenceServer:
         seed: int = 0,
         max_batch: int = 256,
         process: bool = False,
-        threads: int | None = None,
+        threads: int = 1,
         startup_s: float = 120.0,
     ) -> None:
         """Nothing runs before ``with``. ``source`` is a script (its structure, or a ``.toml`` or
-        ``.json`` file), a model's folder, or a backend (only in a thread). ``threads`` are torch's,
-        in a process; the rest is as in :class:`Options`. ``ValueError`` names a bad option.
+        ``.json`` file), a model's folder, or a backend (only in a thread). ``threads`` are torch's;
+        the rest is as in :class:`Options`. ``ValueError`` names a bad option.
         """
         self._source, self._process, self._threads = source, process, threads
         self._startup_s = startup_s
@@ -189,12 +202,17 @@ class ReferenceServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._close()
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop now; streams under way are cut. Leaving ``with`` does the same."""
+        close, self._close = self._close, lambda: None
+        close()
 
     # -- in a thread -----------------------------------------------------------------------------
 
     def _start_thread(self) -> None:
-        self.backend = open_backend(self._source)
+        self.backend = open_backend(self._source, threads=self._threads)
         self.server = Server(self.backend, self._options, self._log)
         self.model = self.server.names[0]
         sock = bind("127.0.0.1", 0)
@@ -298,12 +316,13 @@ class ReferenceServer:
         flags += ["--prefill-trims"] * options.prefill_trims
         if options.api_key is not None:
             flags += ["--api-key", options.api_key]
-        if self._threads is not None:
-            flags += ["--threads", str(self._threads)]
+        flags += ["--threads", str(self._threads)]
         return flags
 
 
-def open_backend(source: Backend | Mapping[str, Any] | str | Path, device: str = "cpu") -> Backend:
+def open_backend(
+    source: Backend | Mapping[str, Any] | str | Path, *, device: str = "cpu", threads: int = 1
+) -> Backend:
     """A backend from a script's structure or file, or from a model's folder.
 
     Only a folder loads torch. Raises ``InvalidScript``, or ``ValueError`` for what is neither.
@@ -316,7 +335,7 @@ def open_backend(source: Backend | Mapping[str, Any] | str | Path, device: str =
     if path.is_dir():
         from specroute.reference.model import Model
 
-        return Model.load(path, device=device)
+        return Model.load(path, device, threads)
     if path.suffix in (".toml", ".json"):
         return Script.load(path)
     raise ValueError(f"expected a model's folder or a .toml or .json script, got {str(path)!r}")

@@ -89,6 +89,7 @@ class Script:
     """
 
     inline = True
+    memory = 262_144
 
     def __init__(self, spec: Mapping[str, Any], folder: Path | None = None) -> None:
         _known(
@@ -103,8 +104,13 @@ class Script:
         if len(set(words)) < len(words):
             raise InvalidScript("vocabulary: the same token stands there twice")
         self.name: str = spec.get("name", "script")
-        self.max_len: int = spec.get("max_len", 8192)
         end: str = spec.get("eos", "<|end|>")
+        for key, value in (("name", self.name), ("eos", end)):
+            if not (isinstance(value, str) and value):
+                raise InvalidScript(f"{key}: expected a non-empty string, got {value!r}")
+        self.max_len: int = spec.get("max_len", 8192)
+        if not (isinstance(self.max_len, int) and self.max_len > 0):
+            raise InvalidScript(f"max_len: expected a positive integer, got {self.max_len!r}")
         names = list(dict.fromkeys([*words, end]))
         bytes_from = len(names)
         pieces = [w.encode() for w in names] + [bytes([b]) for b in range(256)]
@@ -176,7 +182,7 @@ class Script:
             raise InvalidScript(f"{where}: expected either `text` or `file`")
         text = answer.get("text")
         if text is None:
-            path = (folder or Path()) / answer["file"]
+            path = (folder or Path()) / str(answer["file"])
             try:
                 text = path.read_text(encoding="utf-8")
             except OSError as error:
@@ -184,11 +190,15 @@ class Script:
         p = answer.get("p", 1.0)
         if not (isinstance(p, int | float) and 0 < p <= 1):
             raise InvalidScript(f"{where}.p: expected a probability in (0, 1], got {p!r}")
+        when, tool = answer.get("when", ""), answer.get("tool")
+        for key, value in (("when", when), ("text", text), ("tool", tool)):
+            if not (isinstance(value, str) or (key == "tool" and value is None)):
+                raise InvalidScript(f"{where}.{key}: expected a string, got {value!r}")
         return {
-            "when": answer.get("when", ""),
+            "when": when,
             "text": text,
             "p": float(p),
-            "tool": answer.get("tool"),
+            "tool": tool,
         }
 
     def _compile(self, spec: dict[str, Any]) -> _Answer:

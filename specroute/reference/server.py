@@ -19,8 +19,7 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from specroute.reference.access_log import AccessLog, Record
@@ -169,6 +168,14 @@ class _Endpoint:
             call.log(log)
             if isinstance(gone, asyncio.CancelledError):
                 raise
+        except Exception as error:
+            call.record.error = f"{type(error).__name__}: {error}"
+            if call.started:
+                call.record.status = 500
+                call.log(log)
+            else:
+                await call.reply(log, 500, dumps(Refusal(500, call.record.error).body()))
+            raise  # a fault of this server: uvicorn shows the traceback
         finally:
             call.unwatch()
 
@@ -203,10 +210,10 @@ class Server:
             routes.append(Route("/v1/models/{name:path}", _Endpoint(self, "GET", self._one_model)))
         routes.append(Route("/health", _Endpoint(self, "GET", self._health, open=True)))
         routes.append(Route("/{path:path}", self._nowhere()))
-        self.app = Starlette(routes=routes, lifespan=self._lifespan)
+        self.app = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
 
     @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+    async def _lifespan(self, app: Router) -> AsyncIterator[None]:
         task = asyncio.ensure_future(self.engine.run())
         try:
             yield

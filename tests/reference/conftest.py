@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+
+from specroute.reference.running import ReferenceServer
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -56,6 +59,57 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def model_server(model_dir: Path) -> Iterator[ReferenceServer]:
+    """A server over the random model, in a thread."""
+    with ReferenceServer(model_dir) as server:
+        yield server
+
+
+def messages(text: str) -> list[dict[str, Any]]:
+    """One user message."""
+    return [{"role": "user", "content": text}]
+
+
+class Http:
+    """Raw JSON over one kept-alive connection."""
+
+    def __init__(self, server: ReferenceServer) -> None:
+        self.server = server
+        self._client = httpx2.Client(base_url=server.url, timeout=20)
+
+    def post(self, path: str, **body: Any) -> httpx2.Response:
+        """Send ``body`` with the server's own model name, unless it names another."""
+        return self._client.post(path, json={"model": self.server.model, **body})
+
+    def get(self, path: str) -> httpx2.Response:
+        return self._client.get(path)
+
+    def complete(self, **body: Any) -> dict[str, Any]:
+        """An unstreamed completion, which must succeed."""
+        answer = self.post("/v1/completions", **body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def chat(self, **body: Any) -> dict[str, Any]:
+        """An unstreamed chat completion, which must succeed."""
+        answer = self.post("/v1/chat/completions", **body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def stream(self, path: str, **body: Any) -> list[dict[str, Any]]:
+        """All chunks of a stream, which must end with ``[DONE]``."""
+        answer = self.post(path, stream=True, **body)
+        assert answer.status_code == 200, answer.text
+        return list(events(answer.text))
+
+    def __enter__(self) -> Http:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
 
 
 def events(body: str) -> Iterator[dict[str, Any]]:

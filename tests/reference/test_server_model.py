@@ -1,0 +1,185 @@
+"""A local model behind the server: the same numbers however they are computed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from conftest import Http, messages
+
+from specroute.reference.model import ALONE, Model
+from specroute.reference.running import ReferenceServer
+
+PROMPTS = [
+    "the quick brown",
+    "def f(x):",
+    "你好",
+    "lazy dog the fox",
+    "x",
+    "return x",
+    "jumps over",
+]
+IDS = {"return_tokens_as_token_ids": True}
+
+
+@pytest.fixture
+def api(model_server: ReferenceServer) -> Iterator[Http]:
+    with Http(model_server) as api:
+        yield api
+
+
+def numbers(names: list[str]) -> list[int]:
+    """Ids out of ``token_id:N`` names."""
+    return [int(name.removeprefix("token_id:")) for name in names]
+
+
+def plain_greedy(model: Model, ids: list[int], n: int) -> list[int]:
+    """transformers' own answer."""
+    import torch
+
+    with torch.inference_mode():
+        out = model._model.generate(torch.tensor([ids]), max_new_tokens=n, do_sample=False)
+    return [int(i) for i in out[0][len(ids) :]]
+
+
+def test_greedy_is_what_generate_says(api: Http) -> None:
+    """Token for token, the end token included."""
+    model = api.server.backend
+    assert isinstance(model, Model)
+    for prompt in PROMPTS[:3]:
+        ids = model.encode(prompt, True)
+        body = api.complete(prompt=ids, max_tokens=24, temperature=0, logprobs=0, **IDS)
+        said = numbers(body["choices"][0]["logprobs"]["tokens"])
+        assert said == plain_greedy(model, ids, 24)
+
+
+def test_scoring_and_decoding_agree(api: Http) -> None:
+    """Echo's argmax is the generated token at every position; logprobs differ by rounding only."""
+    for prompt in PROMPTS:
+        ids = api.post("/tokenize", prompt=prompt).json()["tokens"]
+        said = api.complete(prompt=ids, max_tokens=24, temperature=0, logprobs=2, **IDS)
+        said_logprobs = said["choices"][0]["logprobs"]
+        answer = numbers(said_logprobs["tokens"])
+        echo = api.complete(
+            prompt=[*ids, *answer], echo=True, logprobs=2, max_tokens=1, temperature=0, **IDS
+        )
+        logprobs = echo["choices"][0]["logprobs"]
+        best = [max(top, key=top.get) for top in logprobs["top_logprobs"][1:]]
+        end = len(ids) + len(answer)
+        assert numbers(best)[len(ids) - 1 : end - 1] == answer
+        scored = logprobs["token_logprobs"][len(ids) : end]
+        assert scored == pytest.approx(said_logprobs["token_logprobs"], abs=1e-4)
+
+
+def test_a_longer_prompt_is_scored_as_from_scratch(api: Http) -> None:
+    """What is remembered of an earlier score changes nothing but the time it takes."""
+    import torch
+
+    model = api.server.backend
+    assert isinstance(model, Model)
+    ids = model.encode("jumps over def f(x): 世界 return the lazy dog", True)
+    with torch.inference_mode():
+        logprobs = torch.log_softmax(model._model(torch.tensor([ids])).logits[0], -1)
+    expected = [float(logprobs[i - 1, ids[i]]) for i in range(1, len(ids))]
+    for n in (4, 7, 7, 12, 9, 1, len(ids)):
+        body = api.complete(prompt=ids[:n], echo=True, logprobs=3, max_tokens=1, **IDS)
+        scored = body["choices"][0]["logprobs"]
+        assert numbers(scored["tokens"])[:n] == ids[:n]
+        assert scored["token_logprobs"][1:n] == pytest.approx(expected[: n - 1], abs=1e-4)
+        for i, top in enumerate(scored["top_logprobs"][1:n]):
+            best = logprobs[i].topk(3).indices.tolist()
+            assert set(numbers(list(top))) == {*best, ids[i + 1]}
+        assert api.server.log[-1].charged_prompt_tokens == n
+
+
+async def ask(server: ReferenceServer, prompts: list[str], **body: Any) -> list[str]:
+    """Texts of completions that are sent at once."""
+    async with httpx2.AsyncClient(base_url=server.base_url, timeout=30) as client:
+        answers = await asyncio.gather(
+            *(
+                client.post("/completions", json={"model": server.model, "prompt": p, **body})
+                for p in prompts
+            )
+        )
+    return [a.json()["choices"][0]["text"] for a in answers]
+
+
+@pytest.mark.parametrize("crowd", [1, 4])
+async def test_greedy_doesnt_depend_on_who_else_is_there(
+    model_server: ReferenceServer, crowd: int
+) -> None:
+    """Alone, a few at once, or in one padded batch: the same texts."""
+    prompts = PROMPTS * crowd
+    alone = [(await ask(model_server, [p], max_tokens=16, temperature=0))[0] for p in PROMPTS]
+    together = await ask(model_server, prompts, max_tokens=16, temperature=0)
+    assert together == alone * crowd
+    assert model_server.server is not None
+    assert model_server.server.engine.largest > ALONE
+
+
+async def test_a_seed_is_the_same_alone_and_in_a_crowd(model_server: ReferenceServer) -> None:
+    """Sampled answers too."""
+    alone = await ask(model_server, ["the quick"], max_tokens=16, seed=5)
+    crowd = await ask(model_server, ["the quick", *PROMPTS], max_tokens=16, seed=5)
+    assert crowd[0] == alone[0]
+
+
+def test_what_was_computed_is_read_from_the_cache(api: Http) -> None:
+    """A second turn pays for what is new; its answer is the one without a cache."""
+    model = api.server.backend
+    assert isinstance(model, Model)
+    ids = model.encode("over the lazy quick fox brown", True)
+    first = api.complete(
+        prompt=ids, max_tokens=8, temperature=0, logprobs=0, ignore_eos=True, **IDS
+    )
+    answer = numbers(first["choices"][0]["logprobs"]["tokens"])
+    longer = [*ids, *answer, *model.encode(" dog", True)]
+    second = api.complete(prompt=longer, max_tokens=8, temperature=0, logprobs=0, **IDS)
+    cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached == len(ids) + len(answer) - 1  # the last one said was never fed
+    assert numbers(second["choices"][0]["logprobs"]["tokens"]) == plain_greedy(model, longer, 8)
+
+
+def test_a_chat_uses_the_models_template(api: Http) -> None:
+    """Prefill included; special tokens of the template are single ids."""
+    text = api.post("/apply-template", messages=messages("你好")).json()["prompt"]
+    assert text == "<|im_start|>user\n你好<|im_end|>\n<|im_start|>assistant\n"
+    tokens = api.post("/tokenize", messages=messages("你好")).json()["tokens"]
+    assert api.post("/detokenize", tokens=tokens).json()["prompt"] == text
+    whole = api.chat(messages=messages("你好"), max_tokens=8, temperature=0)
+    same = api.complete(prompt=tokens, max_tokens=8, temperature=0)
+    assert whole["choices"][0]["message"]["content"] == same["choices"][0]["text"]
+    turns = [*messages("你好"), {"role": "assistant", "content": "the qui"}]
+    tokens = api.post(
+        "/tokenize", messages=turns, continue_final_message=True, add_generation_prompt=False
+    ).json()["tokens"]
+    assert api.post("/detokenize", tokens=tokens).json()["prompt"] == text + "the qui"
+
+
+def test_texts_of_tokens_add_up(api: Http) -> None:
+    """tokens and text_offset of an echo describe its text, characters in pieces included."""
+    text = "世界 the é quick\n"
+    body = api.complete(prompt=text, echo=True, logprobs=1, max_tokens=0)
+    choice = body["choices"][0]
+    assert choice["text"] == text == "".join(choice["logprobs"]["tokens"])
+    tokens, offsets = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]
+    for token, offset in zip(tokens, offsets, strict=True):
+        assert text.startswith(token, offset)
+
+
+def test_every_token_has_its_bytes(api: Http) -> None:
+    """Joined, they are the text that was tokenised."""
+    model = api.server.backend
+    assert isinstance(model, Model)
+    text = "".join(chr(c) for c in range(32, 0x250)) + "你好，世界\n\t\x00🙂"
+    assert b"".join(map(model.piece, model.encode(text, False))).decode() == text
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    """The error comes before the server starts."""
+    with pytest.raises((OSError, ValueError), match=str(tmp_path)), ReferenceServer(tmp_path):
+        pass
