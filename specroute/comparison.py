@@ -21,6 +21,7 @@ NEAR_TIE = 0.05
 """Nats between a position's two most probable tokens below which kernels may flip them."""
 
 Messages = Sequence[Mapping[str, Any]]
+"""A chat's messages, as ``create`` takes them."""
 OnText = Callable[[str], None]
 
 
@@ -43,7 +44,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One prompt, both ways. ``excuse``: why a difference is the target's own, ``""`` if it isn't."""
+    """One prompt, both ways. ``excuse``: why a difference is the target's own, else ``""``."""
 
     plain: Run
     speculative: Run
@@ -137,9 +138,10 @@ async def stream(
     first = last = None
     parts: list[str] = []
     finish, tokens, chunks = None, None, 0
+    chat: Any = list(messages)
     answer = await client.chat.completions.create(
         model=model,
-        messages=list(messages),  # type: ignore[arg-type]
+        messages=chat,
         max_tokens=max_tokens,
         temperature=0,
         stream=True,
@@ -212,10 +214,11 @@ async def excuse(
         (i for i, (x, y) in enumerate(zip(a.text, b.text, strict=False)) if x != y),
         min(len(a.text), len(b.text)),
     )
+    chat: Any = list(messages)
     try:
         answer = await plain.chat.completions.create(
             model=model,
-            messages=list(messages),  # type: ignore[arg-type]
+            messages=chat,
             max_tokens=max_tokens,
             temperature=0,
             logprobs=True,

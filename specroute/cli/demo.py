@@ -1,4 +1,4 @@
-"""``specroute demo``: plain against speculative, side by side, on the bundled models or your server.
+"""``specroute demo``: plain and speculative side by side, on the bundled models or your server.
 
 Knows the options, the table and the exit status; the timing is ``comparison``'s.
 """
