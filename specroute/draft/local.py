@@ -294,13 +294,14 @@ class _Loaded:
         where = _device(device)
         kind = _dtype(dtype, where)
         folder = Path(source).expanduser()
-        model = AutoModelForCausalLM.from_pretrained(
-            str(folder) if folder.is_dir() else source,
-            dtype=kind,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=folder.is_dir(),
-        )
+        with _no_progress_bars():
+            model = AutoModelForCausalLM.from_pretrained(
+                str(folder) if folder.is_dir() else source,
+                dtype=kind,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=folder.is_dir(),
+            )
         model.eval().requires_grad_(False)
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         limit = CACHE_BYTES if max_memory is None else _bytes(max_memory) - weights
@@ -313,6 +314,20 @@ class _Loaded:
         self.caches = Caches(max(1, limit // per_token))
         self.positions: int = getattr(config, "max_position_embeddings", None) or 2**31
         self.decoder: Decoder = decoder_for(model.to(torch.device(where)))
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """A library doesn't draw on its user's terminal."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _render(prompt: Prompt, vocabulary: Vocabulary) -> tuple[int, ...]:

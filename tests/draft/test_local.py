@@ -295,6 +295,14 @@ async def test_max_memory_bounds_the_caches(folder):
     await drafter.aclose()
 
 
+async def test_loading_is_silent(folder, capfd):
+    """No progress bar on the user's terminal."""
+    drafter = LocalDrafter("tiny", str(folder), device="cpu")
+    await drafter.load()
+    await drafter.aclose()
+    assert capfd.readouterr() == ("", "")
+
+
 async def test_only_safetensors_are_loaded(tmp_path):
     """A pickle is refused."""
     save_model(save_tokenizer(tmp_path))
