@@ -8,6 +8,7 @@ wrong variants of the rule must miss it by more than three times.
 
 import math
 import random
+from bisect import bisect
 from collections import Counter
 from functools import cache
 from itertools import accumulate
@@ -81,8 +82,9 @@ def answers(p, draft, rng, check=verify, deterministic=False):
         while len(out) < 2:
             drafted, state = [], context
             for _ in range(K):
-                drafted += rng.choices(tokens[state], cum_weights=sums[state])
-                state = drafted[-1]
+                ladder = sums[state]
+                state = tokens[state][bisect(ladder, rng.random() * ladder[-1])]
+                drafted.append(state)
             contexts = [context, *drafted[:-1]]
             outcome = check(
                 drafted,
