@@ -6,7 +6,9 @@ Knows flags; deliberately nothing else. ``docs/reference-server.md`` describes e
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import threading
 from pathlib import Path
 
 from specroute.reference.access_log import AccessLog
@@ -53,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--log", metavar="FILE", help="append access records; - is standard output")
     p.add_argument("--device", default="cpu", help="the model's: cpu, cuda, cuda:1")
     p.add_argument("--threads", type=int, default=1, help="torch's; one is best for a tiny model")
+    p.add_argument("--until-eof", action="store_true", help="stop when standard input ends")
     return p
 
 
@@ -90,8 +93,18 @@ def main(argv: list[str] | None = None) -> int:
     print(
         f"listening on http://{host}:{sock.getsockname()[1]}/v1 model {server.names[0]}", flush=True
     )
-    Listener(server).run([sock])
+    listener = Listener(server)
+    if args.until_eof:
+        threading.Thread(target=_stop_at_eof, args=(listener,), daemon=True).start()
+    listener.run([sock])
     return 0
+
+
+def _stop_at_eof(listener: Listener) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    listener.ready.wait()
+    listener.stop()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import inspect
 import re
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -185,7 +186,10 @@ class Model(Backend):
             if bars:
                 logging.enable_progress_bar()
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        return cls(model.to(device), tokenizer, folder.resolve().name, threads)
+        made = cls(model.to(device), tokenizer, folder.resolve().name, threads)
+        with ThreadPoolExecutor(1) as other:  # a first pass takes longer; not a request's
+            other.submit(made.run, [Work(made.new_state([0] * 8), 0)]).result()
+        return made
 
     # -- tokens ----------------------------------------------------------------------------------
 

@@ -240,12 +240,13 @@ class ReferenceServer:
             sys.executable,
             "-m",
             "specroute.reference",
+            "--until-eof",
             "--log",
             "-",
             *self._flags(Path(folder.name)),
         ]
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+            command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
         )
         stdout = process.stdout
         assert stdout is not None
@@ -265,7 +266,8 @@ class ReferenceServer:
         reader.start()
 
         def close() -> None:
-            process.terminate()
+            if process.stdin:
+                process.stdin.close()
             process.wait(10)
             reader.join(10)
             stdout.close()
