@@ -514,12 +514,18 @@ class Router:
                 follow_redirects=request.follow_redirects,
                 send_options=request.send_options,
             )
+        headers = _forwardable(request.headers)
+        content = request.body
+        if content is not None and not isinstance(content, bytes):
+            # A body that is not ours keeps the length it was announced with.
+            headers += [(k, v) for k, v in request.headers if k.lower() == "content-length"]
+            content = _Pieces(content)
         return Call(
             method=request.method,
             path=request.path,
             query=request.query,
-            headers=_forwardable(request.headers),
-            content=request.body,
+            headers=headers,
+            content=content,
             follow_redirects=request.follow_redirects,
         )
 
@@ -635,6 +641,16 @@ class Router:
             await self.speculation.aclose()
         if self._own_client:
             await self.http_client.aclose()
+
+
+class _Pieces:
+    """A streamed body, asynchronous and nothing else (httpx2's own multipart body is both)."""
+
+    def __init__(self, body: AsyncIterable[bytes]) -> None:
+        self._body = body
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._body.__aiter__()
 
 
 async def _await(value: Awaitable[None]) -> None:
