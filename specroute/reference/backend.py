@@ -45,7 +45,7 @@ class Scores(Protocol):
         """The same after ``temperature`` > 0."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class State:
     """What a backend remembers of one sequence. Each backend extends it; nobody else looks in."""
 

@@ -56,7 +56,7 @@ class _Scored:
         return list(zip(self.own.tolist(), [_ranked(i, v) for i, v in pairs], strict=True))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _ModelState(State):
     cache: Any = None
     """A ``DynamicCache`` of its own. Its tensors are replaced as it grows, never written to."""
@@ -66,13 +66,16 @@ class _ModelState(State):
     scored: _Scored | None = None
 
     def prefix(self, n: int) -> list[tuple[Any, Any]]:
-        """The first ``n`` computed tokens' keys and values, (1, heads, n, width) a layer."""
+        """The first ``n`` tokens' keys and values, (1, heads, n, width) a layer.
+
+        No more than were computed, if ``n`` counts one that is yet to be.
+        """
         if self.shared is not None:
             return self.shared.extract(self.row, n)
         return [(layer.keys[:, :, :n], layer.values[:, :, :n]) for layer in self.cache.layers]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Shared:
     """Several sequences' caches in one, padded on the left to one length."""
 
@@ -163,6 +166,7 @@ class Model(Backend):
         self._special = frozenset(tokenizer.all_special_ids) | self.eos
         self._pieces = _pieces(tokenizer, self.size)
         self._threads, self._thread = threads, 0
+        self._shared: _Shared | None = None
         heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
         width = (
             getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -248,11 +252,21 @@ class Model(Backend):
         decoding = [w for w in works if _continues(w)]
         together = len(decoding) > ALONE
         with torch.inference_mode():
+            self._release([w.state for w in decoding] if together else [])
             for work in works:
                 if not (together and _continues(work)):
                     self._one(work)
             if together:
                 self._many(decoding)
+
+    def _release(self, staying: Sequence[State]) -> None:
+        """Give sequences that have left the padded cache a copy, so that it can be freed."""
+        if self._shared is None or self._shared.members == staying:
+            return
+        for state in self._shared.members:
+            if state.shared is self._shared:
+                state.cache, state.shared = _cache(state.prefix(state.computed)), None
+        self._shared = None
 
     def _one(self, work: Work) -> None:
         state, source, start = work.state, work.parent or work.state, work.start
@@ -260,12 +274,9 @@ class Model(Backend):
             source, start = self._scored_before(state)
         assert isinstance(state, _ModelState)
         assert isinstance(source, _ModelState)
-        cache = source.cache if source is state and source.shared is None else None
-        if cache is None:
-            cache = DynamicCache()
-            if start:
-                for i, (keys, values) in enumerate(source.prefix(start)):
-                    cache.update(keys, values, i)
+        cache = source.cache
+        if source is not state or cache is None:
+            cache = _cache(source.prefix(start) if start else [])
         output = self._model(
             input_ids=torch.tensor([state.ids[start:]], device=self._model.device),
             use_cache=True,
@@ -294,9 +305,7 @@ class Model(Backend):
 
     def _many(self, works: Sequence[Work]) -> None:
         states = [w.state for w in works if isinstance(w.state, _ModelState)]
-        shared = states[0].shared
-        if shared is None or shared.members != states:
-            shared = _join(states)
+        shared = self._shared = self._shared or _join(states)
         device = self._model.device
         places = torch.tensor([[len(s.ids) - 1] for s in states], device=device)
         pads = torch.tensor(shared.pads, device=device)[:, None]
@@ -323,14 +332,22 @@ def _join(states: Sequence[_ModelState]) -> _Shared:
     width = max(counts)
     pads = [width - n for n in counts]
     parts = [s.prefix(n) for s, n in zip(states, counts, strict=True)]
-    cache = DynamicCache()
-    for i, layer in enumerate(zip(*parts, strict=True)):
+    layers = []
+    for layer in zip(*parts, strict=True):
         keys, values = (
             torch.cat([pad(t, (0, 0, n, 0)) for t, n in zip(side, pads, strict=True)])
             for side in zip(*layer, strict=True)
         )
+        layers.append((keys, values))
+    return _Shared(list(states), _cache(layers), pads)
+
+
+def _cache(layers: Sequence[tuple[Any, Any]]) -> DynamicCache:
+    """A cache that starts with a copy of ``layers``."""
+    cache = DynamicCache()
+    for i, (keys, values) in enumerate(layers):
         cache.update(keys, values, i)
-    return _Shared(list(states), cache, pads)
+    return cache
 
 
 def _score(logits: Any, tokens: Sequence[int], known: _Scored | None, start: int) -> _Scored:

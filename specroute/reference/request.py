@@ -74,8 +74,6 @@ class Chat:
 def read_completion(body: Mapping[str, Any], options: Options) -> Completion:
     """Read ``body``; raises :class:`Refusal`."""
     body = _allowed(body, options)
-    if "logprobs" in body and body["logprobs"] is True:
-        body["logprobs"] = 1
     top = integer(body, "logprobs", 0, None)
     if top is not None and top > options.max_logprobs:
         raise invalid("logprobs", top, f"at most {options.max_logprobs}")

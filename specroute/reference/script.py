@@ -70,7 +70,7 @@ class _Answer:
     """Byte offset to the token that starts there; other offsets are added as they occur."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _ScriptState(State):
     seen: int = 0
     """How many ids the fields below cover."""

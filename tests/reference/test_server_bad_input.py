@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import Http, messages
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specroute.reference.running import ReferenceServer
+from tests.reference.raw import Http, messages
 
 SPEC: dict[str, Any] = {"vocabulary": ["a", "b", "é"], "max_len": 48}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import openai
 import pytest
-from conftest import Http, messages
 
 from specroute.reference.options import CAPABILITIES, ENDPOINTS, PARAMETERS, Options
 from specroute.reference.running import ReferenceServer
+from tests.reference.raw import Http, messages
 
 SCRIPT: dict[str, Any] = {"vocabulary": ["a", "b"], "default": {"a": 0.75, "b": 0.25}}
 CHAT = {"messages": messages("a"), "max_tokens": 2}

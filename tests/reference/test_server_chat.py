@@ -8,9 +8,9 @@ from typing import Any
 
 import openai
 import pytest
-from conftest import Http, messages
 
 from specroute.reference.running import ReferenceServer
+from tests.reference.raw import Http, messages
 
 SCRIPT = {
     "name": "teller",

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 
 import pytest
-from conftest import Http
 
 from specroute.reference.running import ReferenceServer
+from tests.reference.raw import Http
 
 CHAIN = {
     "vocabulary": ["a", "b", "c", "你", "</s>"],

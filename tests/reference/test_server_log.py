@@ -15,9 +15,9 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from conftest import Http, messages
 
 from specroute.reference.running import ReferenceServer
+from tests.reference.raw import Http, messages
 
 SPEC: dict[str, Any] = {"vocabulary": ["a", "b"], "default": {"a": 1.0}}
 

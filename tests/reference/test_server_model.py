@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import httpx2
 import pytest
-from conftest import Http, messages
 
-from specroute.reference.model import ALONE, Model
+from specroute.reference.model import ALONE, Model, _pieces
 from specroute.reference.running import ReferenceServer
+from tests.reference.raw import Http, messages
 
 PROMPTS = [
     "the quick brown",
@@ -119,6 +121,53 @@ async def test_greedy_doesnt_depend_on_who_else_is_there(
     assert together == alone * crowd
     assert model_server.server is not None
     assert model_server.server.engine.largest > ALONE
+
+
+async def test_joining_leaving_and_giving_up_disturb_nobody(model_server: ReferenceServer) -> None:
+    """Prompts that begin alike, scored or not, some left midway: each answer is generate's own."""
+    model = model_server.backend
+    assert isinstance(model, Model)
+    rng = random.Random(1)
+    base = [rng.randrange(2, model.size) for _ in range(16)]
+    prompts = [[*base[: rng.randrange(1, 16)], rng.randrange(2, model.size)] for _ in range(24)]
+    answers = [plain_greedy(model, ids, 12) for ids in prompts]
+
+    async def one(client: httpx2.AsyncClient, i: int) -> None:
+        for _ in range(i):  # arrive a few steps apart
+            await client.get(f"{model_server.url}/health")
+        body: dict[str, Any] = {"model": model_server.model, "prompt": prompts[i], "max_tokens": 12}
+        body |= {"temperature": 0, "logprobs": 0, "echo": i % 5 == 0, "stream": i % 3 == 0, **IDS}
+        if body["stream"]:
+            async with client.stream("POST", "/completions", json=body) as stream:
+                await anext(stream.aiter_bytes())
+            return
+        answer = await client.post("/completions", json=body)
+        said = numbers(answer.json()["choices"][0]["logprobs"]["tokens"])
+        assert said[len(prompts[i]) * body["echo"] :] == answers[i]
+
+    limits = httpx2.Limits(max_connections=50)
+    async with httpx2.AsyncClient(
+        base_url=model_server.base_url, timeout=30, limits=limits, verify=False
+    ) as client:
+        await asyncio.gather(*(one(client, i) for i in range(len(prompts))))
+
+
+def test_bytes_of_a_tokenizer_with_metaspace() -> None:
+    """Sentencepiece's space and its byte tokens."""
+
+    class Tokenizer:
+        all_special_ids: ClassVar = [0]
+        added_tokens_decoder: ClassVar[dict[int, Any]] = {}
+        backend_tokenizer = SimpleNamespace(decoder="Sequence([Replace, ByteFallback, Fuse])")
+        names: ClassVar = ["<s>", "▁the", "<0xE4>", "好", "▁▁"]
+
+        def __len__(self) -> int:
+            return len(self.names)
+
+        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+            return [self.names[i] for i in ids]
+
+    assert _pieces(Tokenizer(), 6) == [b"<s>", b" the", b"\xe4", "好".encode(), b"  ", b""]
 
 
 async def test_a_seed_is_the_same_alone_and_in_a_crowd(model_server: ReferenceServer) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from conftest import Http
 
 from specroute.reference.backend import Work
 from specroute.reference.pace import Pace
 from specroute.reference.running import ReferenceServer
 from specroute.reference.script import Script
+from tests.reference.raw import Http
 
 SPEC: dict[str, Any] = {"vocabulary": ["a", "b"], "default": {"a": 1.0}}
 LATE = 0.15

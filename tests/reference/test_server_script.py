@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Http
 
 from specroute.reference.running import ReferenceServer
 from specroute.reference.sampling import Settings, Table
 from specroute.reference.script import InvalidScript, Script
+from tests.reference.raw import Http
 
 CHAIN: dict[str, Any] = {
     "vocabulary": ["a", "b", "c"],
