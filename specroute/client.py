@@ -22,6 +22,7 @@ from openai._types import NotGiven, not_given
 
 from specroute import errors, openai_errors
 from specroute.config import Config, PolicyConfig, find, load, parse_policy, plain_config
+from specroute.http import wire
 from specroute.http.sse import SseDecoder
 from specroute.router import OnReport, Router
 from specroute.transport import HINT, HINTS, PROVIDER, RETRIES, Hints, SpecRouteTransport, answer
@@ -216,8 +217,9 @@ class AsyncSpecRoute(openai.AsyncOpenAI):
     def _make_status_error(
         self, err_msg: str, *, body: object, response: httpx2.Response
     ) -> openai.APIStatusError:
+        key = response.request.headers.get("authorization", "").removeprefix("Bearer ")
         error = openai_errors.status_error(
-            err_msg,
+            wire.redact(self.router.redact(err_msg), (key,)),
             response=response,
             body=body,
             provider=response.extensions.get(PROVIDER, ""),

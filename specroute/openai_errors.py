@@ -7,7 +7,7 @@ classes ``body`` is openai's: the decoded ``error`` object; the bytes are in ``r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx2
@@ -155,10 +155,18 @@ _TRANSLATIONS: tuple[tuple[type[errors.SpecRouteError], Any], ...] = (
 )
 
 
-def translate(error: errors.SpecRouteError, request: httpx2.Request) -> Exception:
-    """The public, openai-compatible form of an error; one that has it already stays as it is."""
+def translate(
+    error: errors.SpecRouteError,
+    request: httpx2.Request,
+    redact: Callable[[str], str] = str,
+) -> Exception:
+    """The public, openai-compatible form of an error; one that has it already stays as it is.
+
+    ``redact`` takes keys out of the message, which may quote the provider.
+    """
     if isinstance(error, openai.OpenAIError):
         return error
+    error.args = (redact(str(error)), *error.args[1:])
     public: Exception
     if isinstance(error, errors.StatusError):
         response = httpx2.Response(

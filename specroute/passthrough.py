@@ -38,6 +38,7 @@ class PlainTally:
         "own_usage",
         "price_of",
         "reason",
+        "redact",
         "request_id",
         "started_at",
         "target",
@@ -50,12 +51,14 @@ class PlainTally:
         target: TargetRef,
         deadline: Deadline,
         price_of: Callable[[str], Price | None],
+        redact: Callable[[str], str],
     ) -> None:
         self.id = new_id()
         self.asked = asked
         self.target = target
         self.deadline = deadline
         self.price_of = price_of
+        self.redact = redact
         self.reason = ""
         """Why the call is plain."""
         self.attempts: list[Attempt] = []
@@ -147,7 +150,7 @@ class PlainTally:
                 self.request_id,
             )
         )
-        self._end = (now, complete, error)
+        self._end = (now, complete, None if error is None else self.redact(error))
         handle.finish(self.report)
 
     def _start(self) -> Report:

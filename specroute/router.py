@@ -337,6 +337,10 @@ class Router:
         provider = provider_for(self.config, ref.provider)
         return price_for(provider, load_profile(provider.profile), ref.model)
 
+    def redact(self, text: str) -> str:
+        """``text`` without any provider's key."""
+        return wire.redact(text, (p.api_key for p in self.config.providers.values()))
+
     # Answering
 
     async def handle(self, request: RouterRequest) -> Reply:
@@ -369,7 +373,7 @@ class Router:
             request.body = wire.replace_model(request.body, resolved.asked, resolved.target.model)
             self._rewrite(request)
         deadline = Deadline(self.timeouts(resolved.provider, request))
-        tally = PlainTally(resolved.asked, resolved.target, deadline, self.price_of)
+        tally = PlainTally(resolved.asked, resolved.target, deadline, self.price_of, self.redact)
         handle = tally.handle
         self._announce(handle, request.on_report)
         reason = "no model of this client has drafts"

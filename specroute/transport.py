@@ -15,10 +15,10 @@ from typing import Any, Self
 
 import httpx2
 
-from specroute import openai_errors
 from specroute.config import PolicyConfig
 from specroute.errors import SpecRouteError
 from specroute.http import wire
+from specroute.openai_errors import translate
 from specroute.reporting import FIELD, to_wire
 from specroute.router import OnReport, Reply, ReplyBody, Router, RouterRequest
 
@@ -85,14 +85,14 @@ async def answer(
     try:
         reply = await router.handle(call)
     except SpecRouteError as error:
-        raise _public(error, request) from error.__cause__
+        raise translate(error, request, router.redact) from error.__cause__
     if splice and reply.data is not None and reply.handle is not None:
         assert isinstance(reply.body, bytes)
         report = wire.dumps(to_wire(reply.handle.report))
         reply.body, reply.data = wire.splice_field(reply.body, FIELD, report), None
         reply.headers = httpx2.Headers(reply.headers)
         reply.headers["content-length"] = str(len(reply.body))
-    response = _Response(reply, request, direct, started)
+    response = _Response(reply, request, direct, started, router)
     if not stream:
         await response.aread()
     return response
@@ -101,7 +101,14 @@ async def answer(
 class _Response(httpx2.Response):
     """A reply as httpx2 shows it. Its JSON, where it is an answer, has the report added."""
 
-    def __init__(self, reply: Reply, request: httpx2.Request, direct: bool, started: float) -> None:
+    def __init__(
+        self,
+        reply: Reply,
+        request: httpx2.Request,
+        direct: bool,
+        started: float,
+        router: Router,
+    ) -> None:
         sent = reply.sent if direct and reply.sent is not None else request
         extensions: dict[str, Any] = {
             **reply.extensions,
@@ -122,7 +129,7 @@ class _Response(httpx2.Response):
             headers=reply.headers,
             stream=_Bytes(body, started)
             if isinstance(body, bytes)
-            else _Arriving(body, sent, started),
+            else _Arriving(body, sent, started, router),
             request=sent,
             extensions=extensions,
         )
@@ -144,10 +151,6 @@ class _Response(httpx2.Response):
         return await super().aread()
 
 
-def _public(error: SpecRouteError, request: httpx2.Request) -> Exception:
-    return openai_errors.translate(error, request)
-
-
 class _Bytes(httpx2.AsyncByteStream):
     """A body that is there."""
 
@@ -162,10 +165,13 @@ class _Bytes(httpx2.AsyncByteStream):
 class _Arriving(httpx2.AsyncByteStream):
     """A body still arriving; its errors become openai's here."""
 
-    def __init__(self, body: ReplyBody, request: httpx2.Request, started: float) -> None:
+    def __init__(
+        self, body: ReplyBody, request: httpx2.Request, started: float, router: Router
+    ) -> None:
         self._body = body
         self._request = request
         self._started = started
+        self._redact = router.redact
         self._next = body.__aiter__().__anext__
         self.elapsed: datetime.timedelta | None = None
 
@@ -176,7 +182,7 @@ class _Arriving(httpx2.AsyncByteStream):
         try:
             return await self._next()
         except SpecRouteError as error:
-            raise _public(error, self._request) from error.__cause__
+            raise translate(error, self._request, self._redact) from error.__cause__
 
     async def aclose(self) -> None:
         if self.elapsed is None:

@@ -7,7 +7,7 @@ spliced.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -83,6 +83,14 @@ def show_url(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}"
+
+
+def redact(text: str, secrets: Iterable[str | None]) -> str:
+    """``text`` without the secrets that a provider may have echoed in it."""
+    for secret in secrets:
+        if secret and len(secret) >= 8 and secret in text:
+            text = text.replace(secret, "***")
+    return text
 
 
 def base_url_hint(base_url: str) -> str:

@@ -1,0 +1,118 @@
+"""Canary keys: no provider's key shows anywhere or reaches another host."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import openai
+import pytest
+
+from specroute import AsyncSpecRoute, reports
+from tests.client.world import KEYS, MESSAGES, answer, config
+from tests.support.loopback import Exchange, Loopback, chunk
+
+CANARIES = [*KEYS.values(), "sk-plain-canary-0003"]
+
+
+def texts_of(error: BaseException | None) -> list[str]:
+    """Everything a traceback would show of an error and its causes."""
+    out: list[str] = []
+    while error is not None:
+        out += [repr(error), str(error), *getattr(error, "__notes__", [])]
+        error = error.__cause__
+    return out
+
+
+def echoing(status: int) -> Any:
+    """A provider that quotes the key it was sent, in every way it can."""
+
+    async def handle(exchange: Exchange) -> None:
+        key = exchange.headers["authorization"]
+        body = json.dumps({"error": {"message": f"bad key {key}", "code": "k"}}).encode()
+        if status == 1:
+            await exchange.start()
+            await exchange.piece(chunk("a"))
+            await exchange.piece(b"data: " + body + b"\n\n")
+            await exchange.finish()
+        elif status == 2:
+            await exchange.send(200, b"<p>" + key.encode(), kind="text/html")
+        else:
+            await exchange.send(status, body)
+
+    return handle
+
+
+@pytest.mark.parametrize("status", [1, 2, 200, 401, 404, 500])
+@pytest.mark.parametrize("kind", ["plain", "configured"])
+async def test_an_echoed_key_is_not_shown(
+    status: int, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not in messages, notes, causes, reports or logs at any level."""
+    caplog.set_level(logging.DEBUG)
+    async with Loopback(echoing(status)) as server:
+        options: dict[str, Any] = (
+            {"config": config(server.url)}
+            if kind == "configured"
+            else {"api_key": CANARIES[2], "base_url": server.url}
+        )
+        async with AsyncSpecRoute(max_retries=0, **options) as client:
+            with reports() as told, pytest.raises(openai.APIError) as caught:
+                stream = await client.chat.completions.create(
+                    model="smart", messages=MESSAGES, stream=True
+                )
+                async for _ in stream:
+                    pass
+            shown = [*texts_of(caught.value), caplog.text, repr(list(told))]
+            shown += [repr(client), repr(client.router), repr(client.router.config)]
+            provider = next(iter(client.router.config.providers.values()))
+            shown.append(repr(client.router.http(provider)))
+        assert server.seen[0].headers["authorization"].split()[1] in CANARIES
+    assert [c for c in CANARIES for text in shown if c in text] == []
+
+
+async def test_no_key_reaches_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two providers and OpenAI's own variables; each sees its own key alone, on every path."""
+    monkeypatch.setenv("OPENAI_API_KEY", CANARIES[2])
+    async with Loopback(answer) as lab, Loopback(answer) as hub:
+        tables = config(lab.url, hub.url, default_provider="hub")
+        async with AsyncSpecRoute(config=tables) as client:
+            for copy in (client, client.with_options(timeout=5)):
+                for name in ("smart", "other", "lab:x", "y"):
+                    await copy.chat.completions.create(model=name, messages=MESSAGES)
+                await copy.embeddings.create(model="smart", input="a", encoding_format="float")
+                await copy.models.list()
+        for server, own in ((lab, KEYS["LAB_KEY"]), (hub, KEYS["HUB_KEY"])):
+            assert len(server.seen) > 2
+            for seen in server.seen:
+                sent = str(seen.headers) + str(seen.query) + seen.body.decode()
+                assert [c for c in CANARIES if c in sent] == [own]
+
+
+async def test_a_redirect_takes_no_key_along() -> None:
+    """A provider that sends its callers elsewhere."""
+    async with Loopback(answer) as hub:
+
+        async def away(exchange: Exchange) -> None:
+            await exchange.send(307, headers={"location": hub.url + "/models"})
+
+        async with Loopback(away) as lab:
+            for options in (
+                {"config": config(lab.url, default_provider="lab")},
+                {"api_key": CANARIES[2], "base_url": lab.url},
+            ):
+                async with AsyncSpecRoute(**options) as client:
+                    await client.models.list()
+                    with pytest.raises(openai.APIError, match="another host"):
+                        await client.chat.completions.create(model="smart", messages=MESSAGES)
+        for seen in hub.seen:
+            assert [c for c in CANARIES if c in str(seen.headers)] == []
+        assert len(hub.seen) == 2
+
+
+def test_credentials_in_a_base_url_are_refused() -> None:
+    """They would show in logs and reprs."""
+    with pytest.raises(openai.OpenAIError) as caught:
+        AsyncSpecRoute(api_key="k", base_url="http://user:hunter2@127.0.0.1/v1")
+    assert "hunter2" not in str(caught.value)
