@@ -7,7 +7,6 @@ a request is answered.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from specroute.reference.pace import Pace
 
@@ -76,8 +75,6 @@ class Options:
     seed: int = 0
     """Of everything random that no request seeds."""
     max_batch: int = 256
-    log: Path | None = None
-    """Access records are appended to this file as JSON lines."""
 
     def __post_init__(self) -> None:
         """``ValueError`` names an unknown capability, prefill or quirk and lists the known."""

@@ -1,8 +1,8 @@
-"""The HTTP face: routes, refusals, streaming, and who pays what.
+"""The endpoints: what each of them reads, has computed and sends, and who pays what.
 
-Knows the endpoints of an OpenAI-format server (and vLLM's and llama.cpp's beside them) and when a
-client has gone; deliberately not logits, batching or layouts. The application is plain ASGI behind
-starlette's router, without a task or a timer per token.
+Knows the endpoints of an OpenAI-format server, and vLLM's and llama.cpp's beside them; deliberately
+not logits, batching, layouts or ASGI's messages. The application is starlette's router alone: no
+middleware, and no task or timer for each token.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import json
 import struct
 import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
 from starlette.routing import Route, Router
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
-from specroute.reference.access_log import AccessLog, Record
+from specroute.reference.access_log import AccessLog
 from specroute.reference.answer import (
     DONE,
     ChatShape,
@@ -30,11 +28,11 @@ from specroute.reference.answer import (
     Names,
     Shape,
     dumps,
-    event,
     usage,
 )
 from specroute.reference.backend import Backend, InvalidPrompt
-from specroute.reference.batching import Choice, Engine, Item, Outbox
+from specroute.reference.batching import Choice, Engine, Item
+from specroute.reference.call import Call, ClientGone, Endpoint, Handler
 from specroute.reference.errors import Refusal, invalid
 from specroute.reference.options import ENDPOINTS, Options
 from specroute.reference.request import (
@@ -46,138 +44,7 @@ from specroute.reference.request import (
 )
 from specroute.reference.text import TextStream
 
-MAX_BODY = 32 * 2**20
-_JSON = (b"content-type", b"application/json")
 _SSE = (b"content-type", b"text/event-stream; charset=utf-8")
-
-
-class ClientGone(Exception):
-    """The client closed the connection before its answer was complete."""
-
-
-class Call:
-    """One request under way: its body, its record, and the way back."""
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.scope, self._receive, self._send = scope, receive, send
-        self.arrived = asyncio.get_running_loop().time()
-        self.id = uuid.uuid4().hex
-        host, port = scope.get("client") or ("", 0)
-        self.record = Record(
-            id=f"req_{self.id}", time=time.time(), path=scope["path"], connection=f"{host}:{port}"
-        )
-        self.outbox = Outbox()
-        self.started = False
-        self._watcher: asyncio.Task[None] | None = None
-
-    async def body(self) -> dict[str, Any]:
-        """The JSON object that was sent; raises :class:`Refusal` for anything else."""
-        data = bytearray()
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            data += message.get("body", b"")
-            if len(data) > MAX_BODY:
-                raise Refusal(413, f"the body is larger than {MAX_BODY} bytes; send less")
-            if not message.get("more_body"):
-                break
-        try:
-            body = json.loads(data)
-            if b"\\ud" in data or b"\\uD" in data:
-                dumps_strictly = json.dumps(body, ensure_ascii=False).encode
-                dumps_strictly("utf-8")
-        except (ValueError, RecursionError) as error:
-            raise Refusal(400, f"the body is not valid JSON: {error}") from error
-        if not isinstance(body, dict):
-            raise Refusal(400, f"expected a JSON object as the body, got {type(body).__name__}")
-        return body
-
-    def watch(self) -> None:
-        """From now on, close the outbox when the client leaves. The body must have been read."""
-        self._watcher = asyncio.ensure_future(self._gone())
-
-    async def _gone(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.outbox.close()
-
-    def unwatch(self) -> None:
-        """Stop watching."""
-        if self._watcher:
-            self._watcher.cancel()
-
-    async def start(self, status: int, *headers: tuple[bytes, bytes]) -> None:
-        """Send status and headers."""
-        self.started, self.record.status = True, status
-        await self._send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [(b"x-request-id", self.record.id.encode()), *headers],
-            }
-        )
-
-    async def write(self, data: bytes, more: bool = True) -> None:
-        """Send a piece of the body."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
-
-    async def reply(self, log: AccessLog, status: int, data: bytes) -> None:
-        """Send a whole JSON answer, after logging it."""
-        self.record.status = status
-        self.log(log)
-        await self.start(status, _JSON, (b"content-length", str(len(data)).encode()))
-        await self.write(data, more=False)
-
-    def log(self, log: AccessLog) -> None:
-        """Write the record, which is complete now."""
-        self.record.seconds = asyncio.get_running_loop().time() - self.arrived
-        log.add(self.record)
-
-
-Handler = Callable[[Call], Awaitable[None]]
-
-
-class _Endpoint:
-    """One route: method, key, refusals and the record, around a handler."""
-
-    def __init__(self, server: Server, method: str, handler: Handler, open: bool = False) -> None:
-        self._server, self._method, self._handler, self._open = server, method, handler, open
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call, log = Call(scope, receive, send), self._server.log
-        try:
-            if scope["method"] != self._method:
-                raise Refusal(
-                    405, f"{scope['path']}: expected {self._method}, got {scope['method']}"
-                )
-            if not self._open:
-                self._server.check_key(scope)
-            await self._handler(call)
-        except Refusal as refusal:
-            call.record.error = refusal.message
-            if call.started:
-                call.record.status = refusal.status
-                call.log(log)
-                await call.write(event(refusal.body()), more=False)
-            else:
-                await call.outbox.until(call.arrived + self._server.options.pace.rtt)
-                await call.reply(log, refusal.status, dumps(refusal.body()))
-        except (ClientGone, asyncio.CancelledError) as gone:
-            call.record.status, call.record.cancelled = 499, True
-            call.log(log)
-            if isinstance(gone, asyncio.CancelledError):
-                raise
-        except Exception as error:
-            call.record.error = f"{type(error).__name__}: {error}"
-            if call.started:
-                call.record.status = 500
-                call.log(log)
-            else:
-                await call.reply(log, 500, dumps(Refusal(500, call.record.error).body()))
-            raise  # a fault of this server: uvicorn shows the traceback
-        finally:
-            call.unwatch()
 
 
 class Server:
@@ -185,7 +52,7 @@ class Server:
 
     def __init__(self, backend: Backend, options: Options, log: AccessLog | None = None) -> None:
         self.backend, self.options = backend, options
-        self.log = log or AccessLog(options.log)
+        self.log = log or AccessLog()
         self.engine = Engine(
             backend, options.pace, max_batch=options.max_batch, quirks=options.quirks
         )
@@ -200,16 +67,27 @@ class Server:
             "apply_template": self._apply_template,
             "embeddings": self._embeddings,
         }
+        gets: dict[str, Handler] = {"models": self._models}
+
+        def endpoint(handler: Handler, method: str | None, check: bool = True) -> Endpoint:
+            return Endpoint(
+                handler,
+                method,
+                self.log,
+                rtt=options.pace.rtt,
+                check=self._check_key if check else None,
+            )
+
         routes = [
-            Route(ENDPOINTS[name], _Endpoint(self, "POST", handler))
-            for name, handler in posts.items()
+            Route(ENDPOINTS[name], endpoint(handler, method))
+            for method, handlers in (("POST", posts), ("GET", gets))
+            for name, handler in handlers.items()
             if name not in options.disable
         ]
         if "models" not in options.disable:
-            routes.append(Route("/v1/models", _Endpoint(self, "GET", self._models)))
-            routes.append(Route("/v1/models/{name:path}", _Endpoint(self, "GET", self._one_model)))
-        routes.append(Route("/health", _Endpoint(self, "GET", self._health, open=True)))
-        routes.append(Route("/{path:path}", self._nowhere()))
+            routes.append(Route("/v1/models/{name:path}", endpoint(self._one_model, "GET")))
+        routes.append(Route("/health", endpoint(self._health, "GET", check=False)))
+        routes.append(Route("/{path:path}", endpoint(self._nowhere, None)))
         self.app = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
 
     @asynccontextmanager
@@ -225,8 +103,7 @@ class Server:
 
     # -- what every endpoint needs ---------------------------------------------------------------
 
-    def check_key(self, scope: Scope) -> None:
-        """Refuse a request without the server's key, if it has one."""
+    def _check_key(self, scope: Scope) -> None:
         key = self.options.api_key
         if key is not None:
             given = dict(scope["headers"]).get(b"authorization", b"")
@@ -246,20 +123,12 @@ class Server:
                 code="model_not_found",
             )
 
-    def _nowhere(self) -> _Endpoint:
-        async def handler(call: Call) -> None:
-            raise Refusal(404, f"no such endpoint: {call.scope['method']} {call.scope['path']}")
-
-        class Anything(_Endpoint):
-            async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-                self._method = scope["method"]
-                await super().__call__(scope, receive, send)
-
-        return Anything(self, "GET", handler)
+    async def _nowhere(self, call: Call) -> None:
+        raise Refusal(404, f"no such endpoint: {call.scope['method']} {call.scope['path']}")
 
     async def _json(self, call: Call, value: Any) -> None:
         await call.outbox.until(call.arrived + self.options.pace.rtt)
-        await call.reply(self.log, 200, dumps(value))
+        await call.reply(200, dumps(value))
 
     # -- small endpoints -------------------------------------------------------------------------
 
@@ -511,7 +380,7 @@ class Server:
                 by_choice[item.choice.index].append(item)
                 left -= item.finish is not None
         self._settle(call, choices)
-        await call.reply(self.log, 200, shape.whole(by_choice, self._usage(call)))
+        await call.reply(200, shape.whole(by_choice, self._usage(call)))
 
     async def _stream(
         self, call: Call, generate: Generate, choices: list[Choice], shape: Shape, half: float
@@ -529,14 +398,12 @@ class Server:
                 left -= item.finish is not None
             if not call.started:
                 await call.start(200, _SSE, (b"cache-control", b"no-cache"))
-                call.record.status = 0  # not over yet
             if not left:
                 self._settle(call, choices)
                 if generate.include_usage:
                     parts.append(shape.usage(self._usage(call)))
                 parts.append(DONE)
-                call.record.status = 200
-                call.log(self.log)
+                call.log(200)
             await call.write(b"".join(parts), more=left > 0)
 
     def _settle(self, call: Call, choices: list[Choice]) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ import httpx2
 import openai
 import pytest
 
+from specroute.reference.backend import Work
 from specroute.reference.running import ReferenceServer
+from specroute.reference.script import Script
 from tests.reference.raw import Http, messages
 
 SPEC: dict[str, Any] = {"vocabulary": ["a", "b"], "default": {"a": 1.0}}
@@ -160,6 +162,36 @@ async def test_a_server_that_stops_cuts_its_streams() -> None:
                         server.stop()
     [record] = server.log
     assert record.cancelled
+
+
+class Breaking(Script):
+    """A script whose second step fails, once."""
+
+    steps = 0
+
+    def run(self, works: Sequence[Work]) -> None:
+        self.steps += 1
+        if self.steps == 2:
+            raise RuntimeError("out of memory")
+        super().run(works)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_that_fails_ends_its_requests_only(stream: bool) -> None:
+    """A 500, or an error event in the stream and no [DONE]; the next request is answered."""
+    with ReferenceServer(Breaking(SPEC)) as server, Http(server) as api:
+        answer = api.post("/v1/completions", prompt="a", max_tokens=5, stream=stream)
+        if stream:
+            *_, last = answer.text.strip().split("\n\n")
+            error = json.loads(last.removeprefix("data: "))["error"]
+        else:
+            assert answer.status_code == 500
+            error = answer.json()["error"]
+        assert error["message"] == "the model failed: RuntimeError: out of memory"
+        assert api.complete(prompt="a", max_tokens=2)["choices"][0]["text"] == "aa"
+    assert [r.status for r in server.log] == [500, 200]
+    assert server.log[0].completion_tokens == 1
+    assert server.log[0].finish_reasons == ["error"]
 
 
 def test_a_process_of_its_own_logs_alike() -> None:
