@@ -493,7 +493,7 @@ class Router:
                     and wait < deadline.remaining("first_token")
                 ):
                     return await self._refused(reply, http, tally, taken)
-                await reply.aclose()
+                await reply.drain()
                 outcome = f"status {reply.status}"
             except ProviderError as error:
                 wait = retry.delay(taken, None, 0.0, self._rng)
