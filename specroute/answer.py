@@ -37,8 +37,8 @@ class Answer:
         self.tokens = 0
         """Completion tokens as the server would count them, the end token included."""
         self.finish: str | None = None
-        self.counted = True
-        """False once a commit came without a token count."""
+        self.ended_by_token = False
+        """Whether an end token was committed; it is among ``tokens``."""
         self._vocabulary = vocabulary
         self._detokenizer: TextStream | None = None
         self._stops = StopScanner(stop)
@@ -52,6 +52,11 @@ class Answer:
         """Tokens left of ``max_tokens``; ``None`` without a limit."""
         return None if self.max_tokens is None else self.max_tokens - self.tokens
 
+    @property
+    def held(self) -> str:
+        """Committed text that is held back: it may be the beginning of a stop string."""
+        return self._stops.held
+
     def push_ids(self, ids: tuple[int, ...], *, finish: str | None = None) -> Delta:
         """Append tokens one by one until the answer ends; what comes after is dropped."""
         if self._vocabulary is None:
@@ -62,6 +67,7 @@ class Answer:
         for token in ids:
             self.tokens += 1
             if token in self._vocabulary.eos_ids:
+                self.ended_by_token = True
                 return self._end(out, "stop")
             if self.ids is not None:
                 self.ids.append(token)
@@ -79,17 +85,17 @@ class Answer:
         self,
         text: str,
         *,
-        tokens: int | None,
+        tokens: int,
         finish: str | None = None,
         extra: Mapping[str, Any] | None = None,
+        limited: bool = True,
     ) -> Delta:
-        """Append text whose ids are not known. ``finish`` is the server's own reason."""
+        """Append text whose ids are not known. ``finish`` is the server's own reason. ``limited``:
+        ``max_tokens`` is kept here; else the server keeps it and ``tokens`` may be a guess."""
         tail = self._detokenizer.flush() if self._detokenizer is not None else ""
         self._detokenizer = None
         self.ids = None if text or self.ids is None else self.ids
-        if tokens is None:
-            self.counted = False
-        self.tokens += tokens or 0
+        self.tokens += tokens
         text = tail + text
         self.text += text
         released = self._stops.push(text)
@@ -98,7 +104,7 @@ class Answer:
             return Delta(released, "stop", extra)
         if finish:
             return self._end(released, finish, extra)
-        if tokens and self.max_tokens is not None and self.tokens >= self.max_tokens:
+        if limited and tokens and self.max_tokens is not None and self.tokens >= self.max_tokens:
             return self._end(released, "length", extra)
         return Delta(released, None, extra)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Self
@@ -49,6 +50,8 @@ class Delivery:
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
         self._text: list[str] = []
+        self._extra: dict[str, Any] = {}
+        """Other fields of the message (reasoning, refusal …), of an answer that is not streamed."""
 
     async def start(self) -> bytes | SpeculativeStream:
         """Run until the first text (streams) or to the end, and give what the reply's body is.
@@ -84,6 +87,7 @@ class Delivery:
                         self._begin()
                     else:
                         self._text.append(delta.text)
+                        _merge(self._extra, delta.extra or {})
             await session.aclose()
             self._end()
         except (NothingCommitted, ProviderError) as error:
@@ -94,13 +98,14 @@ class Delivery:
             else:
                 self.handle.live = None
                 self._begun.set_exception(error)
+                self._begun.exception()  # Its waiter may be gone: it was cancelled as well.
         except BaseException as error:
             await session.aclose()
             self._close(error)
             self._outbox.fail(error)
             if not self._begun.done():
                 self._begun.set_exception(error)
-                self._begun.exception()  # Its waiter may be gone: it was cancelled as well.
+                self._begun.exception()
             if not isinstance(error, asyncio.CancelledError | StreamAbandoned):
                 raise
         finally:
@@ -124,7 +129,7 @@ class Delivery:
                 self._outbox.add(tail)
             self._outbox.add(wire.DONE)
         else:
-            whole: dict[str, Any] = encoder.whole("".join(self._text), finish, usage)
+            whole: dict[str, Any] = encoder.whole("".join(self._text), finish, usage, self._extra)
             whole[FIELD] = to_wire(report)
             self._outbox.add(wire.dumps(whole))
         self._begin()
@@ -146,6 +151,8 @@ class Delivery:
         answer, tally, now = session.answer, session.tally, session.deadline.clock()
         start, first = session.deadline.started, self._first_at
         tokens = answer.tokens
+        if answer.ended_by_token and session.target.capabilities.eos_in_usage is False:
+            tokens -= 1
         tpot = None
         if first is not None and tokens > 1:
             tpot = (self._last_at - first) / (tokens - 1)
@@ -174,6 +181,14 @@ class Delivery:
         )
 
 
+def _merge(into: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    """Deltas of one field: texts join, lists follow each other, anything else replaces."""
+    for key, value in extra.items():
+        before = into.get(key)
+        joins = isinstance(value, str | list) and type(before) is type(value)
+        into[key] = before + value if joins else value
+
+
 def _label(session: Session) -> Exactness:
     if session.exactness is Exactness.EXACT and session.request.greedy:
         return Exactness.EXACT_GREEDY
@@ -184,6 +199,8 @@ def _prompt_tokens(session: Session) -> int | None:
     """What a plain call's usage would show."""
     if session.prompt.ids is not None:
         return len(session.prompt.ids)
+    if session.prompt_tokens is not None:
+        return session.prompt_tokens
     counts = (a.usage.prompt_tokens for a in session.book.attempts if a.purpose == "plain")
     return next((count for count in counts if count is not None), None)
 

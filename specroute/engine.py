@@ -1,6 +1,6 @@
 """The loop: run the planned method, apply its events, hand text on, measure, fall back to plain.
 
-Read this first. Which plan, is ``policy``'s matter; how a target is used, ``method``'s; what ends an
+Read this first. Which plan, is `policy`'s matter; how a target is used, `method`'s; what ends an
 answer, ``answer``'s; what a request's state is, ``session``'s.
 """
 

@@ -1,4 +1,4 @@
-"""What a method tells the engine: commits, finished rounds, a hand-over. Frozen values, no logic."""
+"""What a method tells the engine: commits, finished rounds, a hand-over. Values, no logic."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ class Commit:
     """Tokens that are part of the answer for good.
 
     ``ids`` in the target's vocabulary where known (an end token included), else ``None`` and
-    ``text`` with its count of ``tokens`` (``None``: unknown). ``finish`` is the server's own finish
-    reason when this commit ends the answer.
+    ``text`` with its count of ``tokens``. ``finish`` is the server's own finish reason when this
+    commit ends the answer. ``limited``: ``max_tokens`` is counted by the engine, not by the server.
     """
 
     text: str = ""
     ids: tuple[int, ...] | None = None
-    tokens: int | None = None
+    tokens: int = 0
     finish: str | None = None
     extra: Mapping[str, Any] | None = None
     """Other fields of a chat delta (reasoning, refusal …), handed on untouched."""
+    limited: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,8 @@ def _obstacle(path: str, body: Mapping[str, Any]) -> str | None:
     for name in ("presence_penalty", "frequency_penalty"):
         if body.get(name):
             return f"the request has a {name!r}"
-    if body.get("logprobs") not in (None, False) or body.get("top_logprobs"):
+    logprobs = body.get("logprobs")  # 0 asks for them, too, on /completions
+    if not (logprobs is None or logprobs is False) or body.get("top_logprobs"):
         return "the request asks for logprobs"
     form = body.get("response_format")
     if form is not None and form != {"type": "text"}:
@@ -143,6 +144,11 @@ def _obstacle(path: str, body: Mapping[str, Any]) -> str | None:
     temperature = _number(body.get("temperature"))
     if temperature is not None and not 0 <= temperature <= 2:
         return "'temperature' is outside 0 to 2"
+    top_p, min_p = _number(body.get("top_p")), _number(body.get("min_p"))
+    if top_p is not None and not 0 < top_p <= 1:
+        return "'top_p' is outside 0 to 1"
+    if min_p is not None and not 0 <= min_p <= 1:
+        return "'min_p' is outside 0 to 1"
     for name in ("max_tokens", "max_completion_tokens"):
         value = body.get(name)
         if value is not None and (not _is_int(value) or value < 1):
@@ -157,6 +163,8 @@ def _obstacle(path: str, body: Mapping[str, Any]) -> str | None:
         return "'stop' is not a string or a list of non-empty strings"
     if path == CHAT:
         return _chat_obstacle(body.get("messages"))
+    if body.get("max_tokens") is None:
+        return "'max_tokens' is left to the server, and /completions has small defaults of its own"
     prompt = body.get("prompt")
     if isinstance(prompt, str) and prompt:
         return None

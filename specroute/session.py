@@ -5,9 +5,11 @@ Methods and the engine read and write it; it decides nothing itself but what a f
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +17,7 @@ from specroute.answer import Answer, Delta
 from specroute.book import Book
 from specroute.context import Committed, Prompt
 from specroute.draft.base import Drafter, DraftSession, Proposal
+from specroute.errors import DraftError
 from specroute.events import Commit, RoundDone
 from specroute.http.deadline import Deadline
 from specroute.ledger import Price
@@ -23,7 +26,12 @@ from specroute.policy.base import Plan, Policy, RoundView
 from specroute.request import TextRequest
 from specroute.target.stream import Piece
 from specroute.target.target import Target
+from specroute.target.view import View
 from specroute.types import Exactness
+from specroute.vocabulary import Vocabulary
+
+PATIENCE = 0.5
+"""The share of the time left that drafting or scoring may take before a plain call takes over."""
 
 
 @dataclass(slots=True)
@@ -56,6 +64,8 @@ class Session:
     answer: Answer
     price_of: Callable[[str], Price | None] = lambda target: None
     """The price of a ``provider:model``."""
+    prompt_tokens: int | None = None
+    """As the target's own usage would show them, where ``prompt`` has no ids to count."""
     draft_target: str = ""
     """``provider:model`` of a remote draft."""
     draft_temperature: float | None = None
@@ -114,19 +124,57 @@ class Session:
         return max(k, 0)
 
     async def draft(self, k: int, *, greedy: bool = False) -> Proposal:
-        """Up to K drafted tokens after what is committed. Raises :class:`DraftError`."""
-        if self._drafting is None:
-            self._drafting = await self.drafter.open(self.prompt, self.target.learned.vocabulary)
+        """Up to K drafted tokens after what is committed.
+
+        Raises :class:`DraftError`, also for whatever else a drafter raises, for one that takes too
+        long, and for a proposal that can't be judged.
+        """
         temperature = 0.0
         if not greedy and not self.request.greedy:
             own = self.draft_temperature
             temperature = own if own is not None else self.request.temperature or 1.0
-        proposal = await self._drafting.propose(self.committed, k, temperature)
+        limit = self.patience()
+        try:
+            async with asyncio.timeout(None if limit == inf else limit):
+                if self._drafting is None:
+                    vocabulary = self.target.learned.vocabulary
+                    self._drafting = await self.drafter.open(self.prompt, vocabulary)
+                proposal = await self._drafting.propose(self.committed, k, temperature)
+        except DraftError:
+            raise
+        except TimeoutError as error:
+            raise DraftError(f"no draft within {limit:.1f} s") from error
+        except Exception as error:
+            raise DraftError(f"{type(error).__name__}: {error}") from error
         self.tally.draft_s += proposal.seconds
         if proposal.usage is not None:
             with self.book.attempt(self.draft_target, "draft") as entry:
                 entry.usage = proposal.usage
-        return proposal
+        return _judgeable(proposal, k, self.target.learned.vocabulary)
+
+    def patience(self) -> float:
+        """Seconds that a draft may take now, so that a plain call could still answer in time."""
+        deadline = self._optional()
+        return min(deadline.remaining("first_token"), deadline.timeouts.stall)
+
+    def _optional(self) -> Deadline:
+        """The deadline of what a plain call can replace."""
+        return (self.deadline.resumed() if self.answer.tokens else self.deadline).part(PATIENCE)
+
+    async def score(self, draft: Sequence[int] | str, *, logprobs: int) -> View:
+        """The target's view of ``draft`` after what is committed. Raises as ``Target.score``."""
+        view = await self.target.score(
+            self.prompt,
+            self.committed,
+            draft,
+            logprobs=logprobs,
+            sampling=self.sampling,
+            book=self.book,
+            deadline=self._optional(),
+        )
+        if not self.answer.tokens:
+            self.prompt_tokens = view.before
+        return view
 
     def apply(self, commit: Commit) -> Delta:
         """Make a commit part of the answer; the text to hand on now, and the end if this is it."""
@@ -135,7 +183,11 @@ class Session:
         if commit.ids is not None:
             return self.answer.push_ids(commit.ids, finish=commit.finish)
         return self.answer.push_text(
-            commit.text, tokens=commit.tokens, finish=commit.finish, extra=commit.extra
+            commit.text,
+            tokens=commit.tokens,
+            finish=commit.finish,
+            extra=commit.extra,
+            limited=commit.limited,
         )
 
     def round(self, done: RoundDone) -> None:
@@ -175,7 +227,7 @@ class Session:
             used=self.answer.tokens,
             purpose=purpose,
             book=self.book,
-            deadline=self.deadline,
+            deadline=self.deadline.resumed() if self.answer.tokens else self.deadline,
             show_tokens=show_tokens,
         )
 
@@ -184,6 +236,24 @@ class Session:
         drafting, self._drafting = self._drafting, None
         if drafting is not None:
             await drafting.aclose()
+
+
+def _judgeable(proposal: Proposal, k: int, vocabulary: Vocabulary | None) -> Proposal:
+    """The first K tokens of a proposal; :class:`DraftError` for ids that are no tokens of the
+    target's and for a q that does not belong to them."""
+    ids, q = proposal.ids, proposal.q
+    if ids is None:
+        return proposal
+    if vocabulary is not None and any(not 0 <= token < vocabulary.size for token in ids):
+        raise DraftError("a drafted id is outside the target's vocabulary")
+    if q is not None and (
+        len(q) != len(ids) or any(row[x] <= 0 for row, x in zip(q, ids, strict=True))
+    ):
+        raise DraftError("the draft's q does not give its own tokens a probability")
+    if len(ids) <= k:
+        return proposal
+    text = proposal.text if vocabulary is None else vocabulary.decode(ids[:k])
+    return replace(proposal, text=text, ids=ids[:k], q=q and q[:k], ended=False)
 
 
 def priced(snapshot: Snapshot, price: Price | None) -> Snapshot:

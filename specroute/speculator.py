@@ -11,6 +11,7 @@ import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, Protocol
 
 from specroute.answer import Answer
@@ -29,7 +30,7 @@ from specroute.draft.base import Drafter
 from specroute.engine import NothingCommitted
 from specroute.errors import DraftError, ProviderError
 from specroute.http.client import HttpClient
-from specroute.http.deadline import Deadline
+from specroute.http.deadline import UNLIMITED, Deadline
 from specroute.http.supervisor import Supervisor
 from specroute.ledger import Price, booked, price_for
 from specroute.measure import Measurements, Snapshot
@@ -40,7 +41,7 @@ from specroute.policy.make import make_policy
 from specroute.profiles import capabilities_for, load_profile
 from specroute.reporting import ReportHandle, new_id
 from specroute.request import Options, TextRequest
-from specroute.session import Session, priced
+from specroute.session import PATIENCE, Session, priced
 from specroute.target import prefill, templates
 from specroute.target.calibration import calibrate
 from specroute.target.target import Target
@@ -101,6 +102,7 @@ class Speculator:
         self._drafters: dict[str, Drafter] = dict(drafters or {})
         self._policies: dict[int, tuple[PolicyConfig, tuple[Fixed | Adaptive, str]]] = {}
         self._calibrating: set[TargetRef] = set()
+        self._loads: dict[str, asyncio.Task[DraftError | None]] = {}
         self.measurements = Measurements()
 
     async def try_run(self, call: TextCall) -> bytes | SpeculativeStream | str:
@@ -121,13 +123,18 @@ class Speculator:
         book = Book()
         try:
             if target.learned.scoring == "unknown":
+                if call.deadline.clock() < target.learned.not_before:
+                    return f"not speculated on: the target {target.learned.reason}"
                 if not policy.eager:
                     self._calibrate_beside(target, model, call)
                     return "the target is being calibrated beside this call"
-                await calibrate(
-                    target, await self._vocabularies(target, model), book, call.deadline
-                )
+                patient = call.deadline.part(PATIENCE)
+                vocabularies = await self._vocabularies(target, model, patient)
+                await calibrate(target, vocabularies, book, patient)
                 self._time_scoring(target, book)
+                if target.learned.scoring == "unknown":
+                    self._keep(call, book, [])
+                    return f"not speculated on: the target {target.learned.reason}"
             plan = self._plan(request, target, model, policy, floor, traffic)
             if plan.method is Method.PLAIN or plan.drafter is None:
                 self._keep(call, book, [])
@@ -206,7 +213,8 @@ class Speculator:
         traffic: str,
     ) -> Session | str:
         try:
-            prompt = await templates.render(target, request, book, call.deadline)
+            patient = call.deadline.part(PATIENCE)
+            prompt = await templates.render(target, request, book, patient)
         except templates.NoTemplate:
             if plan.method is not Method.PREFIX:
                 raise
@@ -218,7 +226,12 @@ class Speculator:
             )
         name = plan.drafter or ""
         draft = self._draft_config(name)
-        answer = Answer(max_tokens=request.max_tokens, stop=request.stop)
+        longest = target.learned.max_context
+        room = None if longest is None or prompt.ids is None else longest - len(prompt.ids)
+        if room is not None and (room < 1 or (request.max_tokens or 0) > room):
+            return "prompt and answer may not fit into the model's context: the provider will say"
+        limit = request.max_tokens if request.max_tokens is not None else room
+        answer = Answer(max_tokens=limit, stop=request.stop)
         if target.learned.vocabulary is not None:
             answer.use(target.learned.vocabulary)
         seed = call.options.seed
@@ -283,9 +296,8 @@ class Speculator:
             provider = provider_for(self._config, model.targets[0].provider)
             target = self._target(model.targets[0], provider, model)
             for name in model.drafts:
-                try:
-                    await self._drafter(name).load()
-                except DraftError as error:
+                error = await self._load(name, Deadline(UNLIMITED))
+                if error is not None:
                     problems.append(f"draft {name!r}: {error}")
             if model.drafts:
                 handle = self._calibration_report(target, model.name)
@@ -295,23 +307,46 @@ class Speculator:
                     problems.append(f"{target.ref} is not scored on: {target.learned.reason}")
         return problems
 
-    async def _vocabularies(self, target: Target, model: ModelConfig) -> list[Vocabulary]:
-        """Tokenizers that may be the target's: the configured one and the drafts' own."""
+    async def _vocabularies(
+        self, target: Target, model: ModelConfig, deadline: Deadline
+    ) -> list[Vocabulary]:
+        """Tokenizers that may be the target's: the configured one and the drafts' own.
+
+        :class:`DraftError` if one of the drafts is not ready in time, or none can be had at all.
+        """
         if model.tokenizer is not None and target.tokenizer is None:
             try:
                 target.tokenizer = await asyncio.to_thread(load_vocabulary, model.tokenizer)
             except (DraftError, ValueError) as error:
-                raise templates.NoTemplate(f"tokenizer {model.tokenizer!r}: {error}") from error
+                target.refuse_scoring(f"tokenizer {model.tokenizer!r}: {error}")
+                return []
         found: list[Vocabulary] = []
+        failed: list[DraftError] = []
         for name in model.drafts:
-            drafter = self._drafter(name)
-            try:
-                await drafter.load()
-            except DraftError:
-                continue  # Said again, and then noted, when the drafter is asked to draft.
-            if drafter.vocabulary is not None:
-                found.append(drafter.vocabulary)
+            problem = await self._load(name, deadline)
+            vocabulary = self._drafter(name).vocabulary
+            if problem is not None:
+                failed.append(problem)  # Noted when the drafter is asked to draft.
+            elif vocabulary is not None:
+                found.append(vocabulary)
+        if len(failed) == len(model.drafts):
+            raise failed[0]
         return found
+
+    async def _load(self, name: str, deadline: Deadline) -> DraftError | None:
+        """Make a drafter ready. What takes longer than ``deadline`` goes on without its waiter,
+        who gets a :class:`DraftError`; what failed is returned."""
+        task = self._loads.get(name)
+        if task is None or task.done():
+            task = self._supervisor.spawn(_loaded(self._drafter(name)), name=f"load {name}")
+            if task is None:
+                raise DraftError("the client is closed")
+            self._loads[name] = task
+        left = deadline.remaining("first_token")
+        await asyncio.wait({task}, timeout=None if left == inf else max(left, 0.0))
+        if not task.done():
+            raise DraftError(f"draft {name!r} is still being loaded")
+        return task.result()
 
     def _calibrate_beside(self, target: Target, model: ModelConfig, call: TextCall) -> None:
         if target.ref not in self._calibrating:
@@ -332,11 +367,11 @@ class Speculator:
         """Calibrate outside any request; its calls have a report of their own."""
         book = Book()
         try:
-            vocabularies = await self._vocabularies(target, model)
+            vocabularies = await self._vocabularies(target, model, _loading(deadline))
             await calibrate(target, vocabularies, book, deadline)
             self._time_scoring(target, book)
-        except templates.NoTemplate as error:
-            target.refuse_scoring(str(error))
+        except DraftError as error:
+            target.learned.reason = f"could not be calibrated yet: {error}"
         finally:
             self._calibrating.discard(target.ref)
             if book.attempts:
@@ -384,6 +419,21 @@ class Speculator:
         drafters, self._drafters = self._drafters, {}
         for drafter in drafters.values():
             await drafter.aclose()
+
+
+async def _loaded(drafter: Drafter) -> DraftError | None:
+    try:
+        await drafter.load()
+    except DraftError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - whatever a drafter raises, answers go plain
+        return DraftError(f"{type(error).__name__}: {error}")
+    return None
+
+
+def _loading(deadline: Deadline) -> Deadline:
+    """Beside the requests, a model may take all its time to load."""
+    return Deadline(UNLIMITED, deadline.clock)
 
 
 def traffic_class(request: TextRequest) -> str:

@@ -47,11 +47,13 @@ class Encoder:
             return b""
         return wire.sse({**self._head, "choices": [], "usage": usage_object(usage)})
 
-    def whole(self, text: str, reason: str, usage: Usage) -> dict[str, Any]:
-        """The answer to a request that is not streamed."""
+    def whole(
+        self, text: str, reason: str, usage: Usage, extra: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The answer to a request that is not streamed; ``extra``: a message's other fields."""
         choice: dict[str, Any] = {"index": 0, "finish_reason": reason, "logprobs": None}
         if self._chat:
-            choice["message"] = {"role": "assistant", "content": text}
+            choice["message"] = {"role": "assistant", "content": text, **(extra or {})}
         else:
             choice["text"] = text
         kind = "chat.completion" if self._chat else "text_completion"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
 from specroute.config import Timeouts
@@ -55,6 +56,23 @@ class Deadline:
             return (first, "first_token") if first <= total else (total, "total")
         stall = silent_since + self.timeouts.stall
         return (stall, "stall") if stall <= total else (total, "total")
+
+    def part(self, share: float) -> Deadline:
+        """A deadline for something that may fail: from now on, at most ``share`` of what is left,
+        so that whatever takes its place still has its time."""
+        first = max(share * self.remaining("first_token"), 0.0)
+        total = max(share * self.remaining("total"), 0.0)
+        stall = share * self.timeouts.stall
+        return Deadline(
+            replace(self.timeouts, first_token=first, stall=stall, total=total), self.clock
+        )
+
+    def resumed(self) -> Deadline:
+        """A deadline for a further call once content has come: its silence counts from now, as
+        ``stall`` does between two pieces; ``total`` goes on."""
+        total = max(self.remaining("total"), 0.0)
+        timeouts = replace(self.timeouts, first_token=self.timeouts.stall, total=total)
+        return Deadline(timeouts, self.clock)
 
     def seconds(self, which: str) -> float:
         """The configured length of one limit."""

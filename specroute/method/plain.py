@@ -35,7 +35,7 @@ async def run(session: Session) -> AsyncGenerator[Event]:
                 counted = piece.usage.completion_tokens
             tokens = piece.tokens if piece.tokens is not None else int(bool(piece.text))
             if piece.text or piece.extra:
-                yield Commit(piece.text, None, tokens, None, piece.extra)
+                yield Commit(piece.text, None, tokens, None, piece.extra, limited=False)
     # The server's own count, the end token in it, is only now there.
     missing = before + counted - session.answer.tokens if counted is not None else 0
-    yield Commit("", None, missing, finish or "stop")
+    yield Commit("", None, missing, finish or "stop", limited=False)

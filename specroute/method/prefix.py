@@ -18,14 +18,15 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from specroute.alignment import cut_points
+from specroute.alignment import cut_points, matched_pieces
 from specroute.context import Committed
 from specroute.draft.base import Proposal
+from specroute.draft.ngram import split_pieces
 from specroute.errors import DraftError, ProviderError
 from specroute.events import Commit, Event, Handover, RoundDone
 from specroute.method.lane import Lane
 from specroute.target.stream import Piece
-from specroute.types import Exactness
+from specroute.types import Exactness, Usage
 
 if TYPE_CHECKING:
     from specroute.session import Session
@@ -73,6 +74,13 @@ class _Wave:
     draft_seconds: float = 0.0
     switched: bool = False
 
+    def counts(self) -> tuple[int, int]:
+        """(drafted, matched) in tokens; of a draft by text in pieces of about a token each."""
+        if not isinstance(self.draft, str):
+            return len(self.draft), self.matched
+        pieces = split_pieces(self.draft)
+        return len(pieces), matched_pieces(pieces, self.draft[: self.matched])[0]
+
 
 class _Race:
     """The leading lane, the draft being made, and the wave of lanes started from the last one."""
@@ -89,7 +97,9 @@ class _Race:
         self.fruitless = 0
         """Waves in a row without a switch."""
         self.finish: str | None = None
-        self.counted: int | None = None
+        self.counted: Usage | None = None
+        self.switched = False
+        """The leading lane is no longer the plain stream, whose server keeps ``max_tokens``."""
 
     async def run(self) -> AsyncGenerator[Event]:
         while True:
@@ -136,7 +146,9 @@ class _Race:
                     self._launch()
             return await coming
         finally:
-            coming.cancel()
+            if not coming.done():
+                coming.cancel()
+                await asyncio.wait([coming])
 
     def _launch(self) -> None:
         session, drafting = self.session, self.drafting
@@ -156,6 +168,8 @@ class _Race:
         draft: tuple[int, ...] | str | None = ids if self.by_ids else proposal.text
         if not draft:
             self.over = True
+            if proposal.text and self.by_ids:
+                session.notes.append("the draft's tokens are not in the target's vocabulary")
             return
         # What the leading lane has said since the draft was asked for must be what it drafted.
         since = _tail(session, self.draft_at, self.by_ids)
@@ -163,8 +177,9 @@ class _Race:
             return
         wave = _Wave(self.draft_at, draft, matched=len(since), draft_seconds=proposal.seconds)
         here = self.draft_at + len(since)
+        limit = session.answer.max_tokens if self.by_ids else None
         for cut in self._cuts(wave):
-            if self.draft_at + cut > here:
+            if self.draft_at + cut > here and (limit is None or self.draft_at + cut < limit):
                 wave.lanes.append(self._lane(wave, cut))
         if wave.lanes:
             self.wave = wave
@@ -213,18 +228,19 @@ class _Race:
 
     async def _take(self, piece: Piece) -> AsyncGenerator[Event]:
         """Commit one piece of the leading lane; switch where it covers the next lane's start."""
-        if piece.usage is not None:
-            self.counted = piece.usage.completion_tokens
+        self.counted = piece.usage or self.counted
+        if piece.extra:
+            self.over = True  # A lane would begin after the text, without what came beside it.
         self.finish = piece.finish or self.finish
         if self.by_ids and piece.ids is not None:
             last = len(piece.ids) - 1
             for i, token in enumerate(piece.ids):
                 yield Commit(ids=(token,))
-                if self.session.answer.finish is not None:
-                    return
                 done = await self._follow_id(token)
                 if done is not None:
                     yield done
+                if self.session.answer.finish is not None:
+                    return
                 if self._covered() and await self._switch(at_boundary=i == last):
                     return
         elif piece.text or piece.extra:
@@ -233,10 +249,14 @@ class _Race:
 
     def _closing(self) -> Commit:
         """The end of the leading lane: its finish, and the server's count where it gave one."""
-        missing = 0
+        session, missing = self.session, 0
         if self.counted is not None:
-            missing = self.lead.start_tokens + self.counted - self.session.answer.tokens
-        return Commit("", None, max(missing, 0), self.finish or "stop")
+            prompt, made = self.counted.prompt_tokens, self.counted.completion_tokens
+            if made is not None:
+                missing = self.lead.start_tokens + made - session.answer.tokens
+            if prompt is not None and session.prompt_tokens is None:
+                session.prompt_tokens = prompt - self.lead.start_tokens
+        return Commit("", None, missing, self.finish or "stop", limited=False)
 
     async def _follow_id(self, token: int) -> RoundDone | None:
         wave = self.wave
@@ -265,6 +285,7 @@ class _Race:
             return False
         old, self.lead = self.lead, lane
         self.counted = self.finish = None
+        self.switched = True
         wave.switched = True
         await old.aclose()
         return True
@@ -274,10 +295,11 @@ class _Race:
         assert wave is not None
         self.fruitless = 0 if wave.switched else self.fruitless + 1
         await asyncio.gather(*(lane.aclose() for lane in wave.lanes))
+        drafted, accepted = wave.counts()
         return RoundDone(
-            drafted=len(wave.draft),
-            accepted=wave.matched,
-            judged=wave.matched + rejected,
+            drafted=drafted,
+            accepted=accepted,
+            judged=accepted + (rejected and accepted < drafted),
             draft_seconds=wave.draft_seconds,
             verify_seconds=None,
             context=self.session.context,
@@ -288,62 +310,53 @@ class _Race:
     async def _take_text(self, piece: Piece) -> AsyncGenerator[Event]:
         session = self.session
         parts = piece.texts if piece.texts and "".join(piece.texts) == piece.text else (piece.text,)
-        seen_boundaries = parts is piece.texts
+        seen = parts is piece.texts
         extra = piece.extra
         left = list(parts)
-        while left:
-            part = left.pop(0)
-            wave = self.wave
-            tokens = 1
-            if wave is None or not isinstance(wave.draft, str):
-                yield Commit(part, None, tokens, None, extra)
-                extra = None
+        while left or extra:
+            part = left.pop(0) if left else ""
+            # Where a boundary can't be seen, what comes after it must show it.
+            if not seen and self._covered() and await self._switch_text(part):
+                return
+            wave, tokens, fits = self.wave, int(bool(part)), False
+            if wave is not None and isinstance(wave.draft, str):
+                next_start = wave.lanes[0].start - wave.start if wave.lanes else None
+                if not seen and next_start and wave.matched < next_start < wave.matched + len(part):
+                    cut = next_start - wave.matched
+                    left.insert(0, part[cut:])
+                    part, tokens = part[:cut], 0
+                fits = wave.draft.startswith(part, wave.matched)
+                if fits:
+                    wave.matched += len(part)
+                else:
+                    yield await self._end_wave(rejected=True)
+            yield Commit(part, None, tokens, None, extra, limited=self.switched)
+            extra = None
+            if session.answer.finish is not None:
+                return
+            if wave is None or not fits:
                 continue
-            next_start = wave.lanes[0].start - wave.start if wave.lanes else None
-            reach = wave.matched + len(part)
-            straddles = next_start is not None and wave.matched < next_start < reach
-            if straddles and not seen_boundaries and next_start is not None:
-                # The boundary is invisible: cut the piece there, it is a place before a space.
-                cut = next_start - wave.matched
-                left.insert(0, part[cut:])
-                part, tokens = part[:cut], 0
-            follows = wave.draft[wave.matched : wave.matched + len(part)]
-            if part and part == follows:
-                wave.matched += len(part)
-                yield Commit(part, None, tokens, None, extra)
-                extra = None
-                if session.answer.finish is not None:
-                    return
-                if next_start is not None and wave.matched >= next_start:
-                    rest = "".join(left)
-                    if await self._switch_text(rest, seen_boundaries):
-                        session.loosen(
-                            Exactness.BOUNDED,
-                            "retokenised: a lane's beginning was cut into tokens by its server",
-                        )
-                        return
-                if wave.matched == len(wave.draft) and not wave.lanes:
-                    yield await self._end_wave(rejected=False)
-            else:
-                yield await self._end_wave(rejected=True)
-                yield Commit(part, None, tokens, None, extra)
-                extra = None
+            if seen and self._covered() and await self._switch_text(None):
+                return
+            if wave.matched == len(wave.draft) and not wave.lanes:
+                yield await self._end_wave(rejected=False)
 
-    async def _switch_text(self, rest: str, seen_boundaries: bool) -> bool:
-        """As :meth:`_switch`. Without visible boundaries both lanes must go on with a space."""
+    async def _switch_text(self, ahead: str | None) -> bool:
+        """As :meth:`_switch`. Where the boundary was not seen, ``ahead`` is how the leading lane
+        goes on: both lanes must do so with a space."""
         wave = self.wave
         if wave is None:
             return False
         lane = wave.lanes[0]
-        ahead = rest or self.lead.buffered_text()
-        if not seen_boundaries and not (
-            ahead.startswith(" ") and lane.buffered_text().startswith(" ")
-        ):
-            wave.lanes.pop(0)
-            await lane.aclose()
-            return False
+        spaces = ahead is None or (ahead.startswith(" ") and lane.buffered_text().startswith(" "))
         lane.start_tokens = self.session.answer.tokens
-        return await self._switch(at_boundary=True)
+        if not await self._switch(at_boundary=spaces):
+            return False
+        self.session.loosen(
+            Exactness.BOUNDED,
+            "retokenised: a lane's beginning was cut into tokens by its server",
+        )
+        return True
 
     async def aclose(self) -> None:
         """End every lane and the draft; idempotent."""

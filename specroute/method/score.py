@@ -9,6 +9,7 @@ calibration. Costs a request, and the prompt as input, a round.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,9 @@ from specroute.types import Exactness
 
 if TYPE_CHECKING:
     from specroute.session import Session
+
+_NAME = re.compile(r"\s*(<.+>|\[.+\])\s*", re.DOTALL)
+"""How special tokens are called: ``</s>``, ``<|im_end|>``, ``[EOS]``."""
 
 
 async def run(session: Session) -> AsyncGenerator[Event]:
@@ -41,7 +45,10 @@ async def run(session: Session) -> AsyncGenerator[Event]:
             return
         try:
             if k == 0 or unseen:
-                yield await _one(session)
+                one = await _one(session)
+                yield one
+                if isinstance(one, Handover):
+                    return
                 unseen = False
                 continue
             started = session.clock()
@@ -52,6 +59,7 @@ async def run(session: Session) -> AsyncGenerator[Event]:
                 return
             view = await _score(session, proposal)
             outcome, last = _verdict(session, proposal, view)
+            unseen = outcome.verdict == "unseen" or (last is None and outcome.verdict == "rejected")
         except DraftError as error:
             yield Handover(f"the draft failed: {error}")
             return
@@ -71,9 +79,8 @@ async def run(session: Session) -> AsyncGenerator[Event]:
             verify_seconds=session.clock() - drafted_at,
             context=session.context,
         )
-        unseen = outcome.verdict == "unseen"
-        commit, end = _commit(session, view, outcome, last)
-        if commit is not None:
+        commits, end = _commits(session, view, outcome, last)
+        for commit in commits:
             yield commit
         if end is not None:
             yield end
@@ -86,21 +93,16 @@ async def _score(session: Session, proposal: Proposal) -> View:
     draft = proposal.ids if session.target.by_ids else proposal.text
     if draft is None:
         raise DraftError("the draft's tokens are not in the target's vocabulary")
-    return await session.target.score(
-        session.prompt,
-        session.committed,
-        draft,
-        logprobs=n,
-        sampling=session.sampling,
-        book=session.book,
-        deadline=session.deadline,
-    )
+    return await session.score(draft, logprobs=n)
 
 
 def _verdict(session: Session, proposal: Proposal, view: View) -> tuple[Outcome, int | str | None]:
     """(what of the draft stands, the token that follows it or ``None``)."""
     if not session.target.by_ids:
-        return _greedy(view.positions, view.bonus)
+        outcome, last = _greedy(view.positions, view.bonus)
+        # What looks like a special token's name may be one, or be text: the server will say.
+        named = outcome.verdict == "rejected" and _NAME.fullmatch(str(last))
+        return outcome, None if named else last
     drafted = proposal.ids or ()
     if session.request.greedy:
         return _greedy(view.positions, view.bonus)
@@ -138,9 +140,9 @@ def _visible(session: Session, position: Position) -> Mapping[int, float] | None
     )
 
 
-def _commit(
+def _commits(
     session: Session, view: View, outcome: Outcome, last: int | str | None
-) -> tuple[Commit | None, Handover | None]:
+) -> tuple[list[Commit], Handover | None]:
     """What stands of the round, and a hand-over where only the server can say how it goes on."""
     keys = [position.key for position in view.positions[: outcome.accepted]]
     if last is not None:
@@ -149,54 +151,60 @@ def _commit(
     if outcome.verdict == "all" and last is None and view.finish == "stop":
         finish = "stop"  # the end token came without an entry of its own
     if not session.target.by_ids:
-        return _commit_text([str(key) for key in keys], finish)
+        return _text_commits([str(key) for key in keys[: session.answer.remaining]], finish)
     vocabulary = session.target.learned.vocabulary
     assert vocabulary is not None
     ids: list[int] = []
-    for key in keys:
+    end = None
+    for i, key in enumerate(keys):
         token = int(key)
         if token in vocabulary.special_ids and token not in vocabulary.eos_ids:
+            if i == outcome.accepted and outcome.verdict == "all" and _ended(view):
+                ids.append(token)
+                finish = "stop"
+                break
             # Whether this one ends the answer, only the server knows: it is asked, not guessed.
+            if not session.request.greedy:
+                session.loosen(
+                    Exactness.HEURISTIC, "a special token was drawn anew by the target's server"
+                )
             end = Handover("the target chose a special token")
-            return (Commit(ids=tuple(ids)) if ids else None), end
+            break
         ids.append(token)
         if token in vocabulary.eos_ids:
             break
-    if not ids and finish is None:
-        return None, None
-    return Commit(ids=tuple(ids), finish=finish), None
+    if ids:
+        return [Commit(ids=tuple(ids), finish=finish)], end
+    return [Commit(tokens=1, finish=finish)] if finish else [], end
 
 
-def _commit_text(texts: list[str], finish: str | None) -> tuple[Commit | None, Handover | None]:
-    """Token strings that are not whole text (a split character, a special token shown empty) end
-    the round before them."""
-    good: list[str] = []
+def _text_commits(texts: list[str], finish: str | None) -> tuple[list[Commit], Handover | None]:
+    """A commit a token. Token strings that are not whole text (a split character, a special token
+    shown empty) end the round before them."""
+    commits: list[Commit] = []
     for text in texts:
         if not text or "\ufffd" in text:
-            end = Handover("a token without readable text of its own")
-            return (Commit("".join(good), None, len(good)) if good else None), end
-        good.append(text)
-    if not good and finish is None:
-        return None, None
-    return Commit("".join(good), None, len(good), finish), None
+            return commits, Handover("a token without readable text of its own")
+        commits.append(Commit(text, None, 1))
+    if finish:
+        commits.append(Commit(tokens=1, finish=finish))
+    return commits, None
 
 
-async def _one(session: Session) -> Commit:
+async def _one(session: Session) -> Commit | Handover:
     """One token of the target's own, drawn by its server under the caller's sampling settings."""
-    view = await session.target.score(
-        session.prompt,
-        session.committed,
-        () if session.target.by_ids else "",
-        logprobs=1,
-        sampling=session.sampling,
-        book=session.book,
-        deadline=session.deadline,
-    )
+    view = await session.score(() if session.target.by_ids else "", logprobs=1)
     if not view.bonus:
         if view.finish == "stop":
             return Commit(tokens=1, finish="stop")
-        raise BadEvidence("the target generated nothing when asked for one token")
+        return Handover("a token without readable text of its own")
     first = view.bonus[0]
     if isinstance(first, int):
-        return Commit(ids=(first,))
-    return Commit(first, None, 1)
+        return Commit(ids=(first,), finish="stop" if _ended(view) else None)
+    commits, end = _text_commits([first], None)
+    return end or commits[0]
+
+
+def _ended(view: View) -> bool:
+    """Whether the first generated token ended the answer."""
+    return view.finish == "stop" and len(view.bonus) == 1

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 QUESTION = "Write the numbers from one to twelve as words, with a comma after each."
 """Repeats commas, so that a repetition penalty the server applies by default shows."""
+NO_ECHO = "the target is not known to score prompts (echo with logprobs)"
 TOKENS = 12
+MOST_WAIT_S = 300.0
+"""The longest wait before a target that gave no answer is calibrated again."""
 TOLERANCE = 0.2
 """Nats. Prefill and decode kernels differ by a few hundredths; a shift by one, by whole nats."""
 
@@ -39,22 +42,28 @@ async def calibrate(
     the first whose ids prove to be the server's is kept. Runs once: later calls return at once.
     """
     async with target.calibrating:
-        if target.learned.scoring != "unknown":
+        learned = target.learned
+        if learned.scoring != "unknown" or deadline.clock() < learned.not_before:
             return
         try:
             await _calibrate(target, vocabularies, book, deadline)
         except (BadEvidence, templates.NoTemplate) as error:
             target.refuse_scoring(str(error))
-        except StatusError as error:
-            if error.status in (401, 403, 408, 409, 429) or error.status >= 500:
-                target.learned.reason = f"could not be calibrated yet: {error}"
-            else:
-                target.refuse_scoring(f"the server refused a calibration call: {error}")
         except ProviderError as error:
-            target.learned.reason = f"could not be calibrated yet: {error}"
+            if isinstance(error, StatusError) and not _passing(error.status):
+                target.refuse_scoring(f"the server refused a calibration call: {error}")
+                return
+            learned.reason = f"could not be calibrated yet: {error}"
+            learned.not_before = deadline.clock() + learned.wait_s
+            learned.wait_s = min(2 * learned.wait_s, MOST_WAIT_S)
         else:
-            target.learned.scoring = "trusted"
-            target.learned.reason = ""
+            learned.scoring = "trusted"
+            learned.reason = ""
+
+
+def _passing(status: int) -> bool:
+    """Whether an error status says nothing of what the server can do."""
+    return status in (401, 403, 408, 409, 429) or status >= 500
 
 
 async def _calibrate(
@@ -65,11 +74,18 @@ async def _calibrate(
     body: dict[str, Any] = {"model": target.ref.model, "messages": messages, "temperature": 0}
     body["max_tokens"] = max(TOKENS, caps.min_max_tokens)
     request = TextRequest.read(CHAT, body)
+    scores = caps.completions and "echo" in caps.score
     if caps.id_prompts and caps.token_ids_param:
         target.learned.vocabulary = await _vocabulary(target, vocabularies, book, deadline)
+    if not (scores or target.by_ids):
+        raise BadEvidence(NO_ECHO)
+    if "echo" not in caps.score or not caps.completions:
+        raise BadEvidence("the target is not known to score prompts (echo with logprobs)")
     prompt = await templates.render(target, request, book, deadline)
     if target.by_ids and prompt.ids is None:
         raise BadEvidence("the prompt could be rendered only as text at a server that takes ids")
+    if not target.by_ids and prompt.text is None:
+        raise templates.NoTemplate("no vocabulary is known whose ids are the server's")
     tokens, logprobs, prompt_tokens = await _generate(target, body, prompt, book, deadline)
     if prompt.ids is not None and prompt_tokens not in (None, len(prompt.ids)):
         target.learned.vocabulary = None
@@ -85,11 +101,9 @@ async def _calibrate(
         if len(draft) != len(tokens) - 1:
             raise BadEvidence("generated tokens came without ids")
     else:
-        if prompt.text is None:
-            raise templates.NoTemplate("no vocabulary is known whose ids are the server's")
         draft = "".join(str(t) for t in tokens[:-1])
-    if "echo" not in caps.score or not caps.completions:
-        raise BadEvidence("the target is not known to score prompts (echo with logprobs)")
+    if not scores:  # The chat call has told whether the ids are the server's, for ``prefix``.
+        raise BadEvidence(NO_ECHO)
     view = await target.score(
         prompt,
         Committed("", ()),
@@ -174,8 +188,31 @@ async def _generate(
     for name in names:
         head, _, number = str(name).partition("token_id:")
         keys.append(int(number) if not head and number.isdigit() else str(name))
+    if path == CHAT:
+        _check_text(target, reply.data["choices"][0], keys)
     return (
         keys,
         [checked_logprob(v, f"generated token {i}") for i, v in enumerate(values)],
         entry.usage.prompt_tokens,
     )
+
+
+def _check_text(target: Target, choice: Mapping[str, Any], keys: Sequence[int | str]) -> None:
+    """Refuse a chat whose text is not its tokens' text: its server takes answers apart (reasoning,
+    tool calls), so an answer made of tokens would show what a plain one hides."""
+    message = choice.get("message")
+    shown = message.get("content") if isinstance(message, Mapping) else None
+    vocabulary = target.learned.vocabulary
+    ids = [key for key in keys if isinstance(key, int)]
+    if vocabulary is not None and len(ids) == len(keys):
+        text, least = vocabulary.decode(ids), vocabulary.decode(ids)
+    else:  # An end token has a name of its own and no text.
+        text = "".join(map(str, keys))
+        least = "".join(map(str, keys[:-1])) if choice.get("finish_reason") == "stop" else text
+    shown = shown.rstrip("\ufffd") if isinstance(shown, str) else ""
+    if not (text.startswith(shown) and shown.startswith(least.rstrip("\ufffd"))):
+        target.learned.vocabulary = None
+        raise BadEvidence(
+            f"the chat call shows the text {shown[:40]!r} for tokens that say {text[:40]!r}: "
+            "its server takes answers apart"
+        )

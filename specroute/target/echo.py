@@ -66,6 +66,7 @@ def view_of_ids(data: Mapping[str, Any], sent: Sequence[int], drafted: int, seco
         choice.get("finish_reason"),
         Usage.from_wire(data.get("usage")),
         seconds,
+        start,
     )
 
 
@@ -99,11 +100,20 @@ def view_of_text(data: Mapping[str, Any], sent: str, draft: str, seconds: float)
     )
     return View(
         positions,
-        tuple(tokens[first_generated:]),
+        _bonus(tokens[first_generated:], generated[len(sent) :], choice.get("finish_reason")),
         choice.get("finish_reason"),
         Usage.from_wire(data.get("usage")),
         seconds,
+        start,
     )
+
+
+def _bonus(tokens: Sequence[str], text: str, finish: Any) -> tuple[str, ...]:
+    """The generated tokens' strings, as far as the text bears them out: an end token has a name of
+    its own but no text."""
+    if finish == "stop" and tokens and "".join(tokens) != text:
+        tokens = tokens[:-1]
+    return tuple(tokens) if "".join(tokens) == text else ()
 
 
 def _lists(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str], list[Any], list[Any]]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from specroute.alignment import split_trailing_space
 from specroute.context import Committed, Prompt
 from specroute.profiles import Capabilities
 from specroute.request import CHAT, COMPLETIONS, TextRequest
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from specroute.http.client import HttpClient
     from specroute.http.deadline import Deadline
 
+_STOP_TAIL = 64
+"""Committed ids whose text is searched for the beginning of a stop string."""
+
 
 @dataclass(slots=True)
 class Learned:
@@ -38,7 +42,10 @@ class Learned:
     """A vocabulary whose ids were seen to be the server's."""
     max_context: int | None = None
     """Longest prompt + answer in tokens, as the server states it."""
-    template_tokens: int | None = None
+    not_before: float = 0.0
+    """When calibration may be tried again after it failed for want of an answer."""
+    wait_s: float = 5.0
+    """How long after the next such failure; doubles."""
 
 
 class Target:
@@ -113,7 +120,9 @@ class Target:
     def can_continue(self, request: TextRequest, prompt: Prompt | None) -> str | None:
         """How an answer can be taken up mid-text: ``completions``, ``prefill`` or ``None``."""
         caps = self.capabilities
-        rendered = prompt is not None and bool(prompt.ids or prompt.text)
+        rendered = prompt is not None and bool(
+            prompt.text or (prompt.ids and self.learned.vocabulary)
+        )
         limited = request.max_tokens is not None or self.learned.max_context is not None
         if caps.completions and rendered and limited:
             return "completions"
@@ -151,7 +160,9 @@ class Target:
             deadline=deadline,
             prompt_tokens=len(sent) if isinstance(sent, list) else None,
         )
-        return _stripped(found, strip) if strip else found
+        for repeated in strip:
+            found = _stripped(found, repeated)
+        return found
 
     def _continuation(
         self,
@@ -160,7 +171,8 @@ class Target:
         committed: Committed,
         used: int,
         show_tokens: bool,
-    ) -> tuple[str, dict[str, Any], str]:
+    ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+        """(path, body, what the reply may begin with that is not new)."""
         caps = self.capabilities
         body: dict[str, Any] = {**request.body, "model": self.ref.model, "stream": True}
         if caps.stream_usage:
@@ -175,13 +187,16 @@ class Target:
                 body["logprobs"] = True
             elif show_tokens and path == COMPLETIONS and caps.echo_max_logprobs:
                 body["logprobs"] = 1
-            return path, body, ""
+            return path, body, ()
         if how == "completions" and prompt is not None:
             body.pop("messages", None)
             body.pop("max_completion_tokens", None)
-            if prompt.ids is not None and (committed.ids is not None or not begun):
-                body["prompt"] = [*prompt.ids, *(committed.ids or ())]
-                context = len(body["prompt"])
+            if begun and self._may_straddle(request, committed):
+                body.pop("stop", None)
+            ids = self._ids_of(prompt, committed)
+            if ids is not None:
+                body["prompt"] = ids
+                context = len(ids)
             else:
                 body["prompt"] = (prompt.text or "") + committed.text
                 context = len(prompt.ids or ()) + used
@@ -193,16 +208,43 @@ class Target:
                 body["logprobs"] = 1
                 if caps.token_ids_param and prompt.ids is not None:
                     body[caps.token_ids_param] = True
-            return COMPLETIONS, body, ""
+            return COMPLETIONS, body, ()
         if how == "prefill":
-            body = prefill.continued(body, committed.text, caps.prefill or "")
+            if self._may_straddle(request, committed):
+                body.pop("stop", None)
+            text, kept = committed.text, ""
+            if caps.prefill_trims is not False:
+                text, kept = split_trailing_space(text)
+            body = prefill.continued(body, text, caps.prefill or "")
             if request.max_tokens is not None:
                 name = "max_completion_tokens"
                 body[name if name in body else "max_tokens"] = request.max_tokens - used
             if show_tokens and caps.chat_max_logprobs:
                 body["logprobs"] = True
-            return CHAT, body, "" if caps.prefill_repeats is False else committed.text
+            repeated = "" if caps.prefill_repeats is False else text
+            return CHAT, body, tuple(filter(None, (repeated, kept)))
         raise RuntimeError("a continuation was asked for where can_continue() gave none")
+
+    def _may_straddle(self, request: TextRequest, committed: Committed) -> bool:
+        """Whether a stop string may begin in what is committed: then its server must not look for
+        stop strings in the rest alone, where it could find a later one first."""
+        text = committed.text
+        if not text and committed.ids and self.learned.vocabulary is not None:
+            text = self.learned.vocabulary.decode(committed.ids[-_STOP_TAIL:])
+        return any(
+            text.endswith(stop[:size]) for stop in request.stop for size in range(1, len(stop))
+        )
+
+    def _ids_of(self, prompt: Prompt, committed: Committed) -> list[int] | None:
+        """Prompt + committed as ids; ``None`` where they go as text."""
+        if prompt.ids is None:
+            return None
+        if committed.ids is not None or not committed.text:
+            return [*prompt.ids, *(committed.ids or ())]
+        vocabulary = self.learned.vocabulary
+        if prompt.text is None and vocabulary is not None:
+            return [*prompt.ids, *vocabulary.encode(committed.text)]
+        return None
 
 
 async def _stripped(found: AsyncGenerator[Piece], prefix: str) -> AsyncGenerator[Piece]:
@@ -215,5 +257,5 @@ async def _stripped(found: AsyncGenerator[Piece], prefix: str) -> AsyncGenerator
                 text += strip.flush()
             if text == piece.text:
                 yield piece
-            elif text or piece.finish or piece.extra:
-                yield Piece(text, None, None, piece.finish, piece.extra)
+            elif text or piece.finish or piece.extra or piece.usage:
+                yield replace(piece, text=text, ids=None, texts=None)

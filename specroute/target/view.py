@@ -51,6 +51,8 @@ class View:
     finish: str | None
     usage: Usage
     seconds: float
+    before: int = 0
+    """Tokens that the server counted before the draft: prompt and committed."""
 
 
 def checked_logprob(value: object, where: str) -> float:
