@@ -44,6 +44,7 @@ from specroute.http.deadline import Deadline
 from specroute.http.supervisor import Supervisor
 from specroute.ledger import Price, price_for
 from specroute.passthrough import PlainStream, PlainTally
+from specroute.probed import refined
 from specroute.profiles import Capabilities, capabilities_for, load_profile, profile_names
 from specroute.reporting import FIELD, ReportHandle, register
 from specroute.request import CHAT, COMPLETIONS, Options
@@ -68,10 +69,10 @@ _OWN_HEADERS = frozenset(
         "transfer-encoding",
         "x-api-key",
         "x-goog-api-key",
-        "x-stainless-raw-response",
     }
 )
-_RETRY_COUNT = "x-stainless-retry-count"
+RETRY_COUNT = "x-stainless-retry-count"
+"""openai's header that says how often a request was sent before."""
 _JSON = {"content-type": "application/json"}
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 
@@ -299,7 +300,13 @@ class Router:
         found = self._capabilities.get(key)
         if found is None:
             profile = load_profile(resolved.provider.profile)
-            found = capabilities_for(profile, resolved.provider, resolved.target.model)
+            provider, model = resolved.provider, resolved.target.model
+            found = refined(
+                capabilities_for(profile, provider, model),
+                provider.base_url,
+                model,
+                provider.capabilities,
+            )
             if len(self._capabilities) < 1024:
                 self._capabilities[key] = found
         return found
@@ -552,11 +559,11 @@ class Router:
         """Bump openai's retry header where it counts ours (not where the caller set its own)."""
         before = str(taken - 1)
         if call.request is not None:
-            if call.request.headers.get(_RETRY_COUNT) == before:
-                call.request.headers[_RETRY_COUNT] = str(taken)
+            if call.request.headers.get(RETRY_COUNT) == before:
+                call.request.headers[RETRY_COUNT] = str(taken)
         else:
             call.headers = [
-                (k, str(taken)) if k.lower() == _RETRY_COUNT and v == before else (k, v)
+                (k, str(taken)) if k.lower() == RETRY_COUNT and v == before else (k, v)
                 for k, v in call.headers
             ]
             call.built = None

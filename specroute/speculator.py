@@ -38,6 +38,7 @@ from specroute.policy.adaptive import Adaptive
 from specroute.policy.base import Plan
 from specroute.policy.fixed import Fixed
 from specroute.policy.make import make_policy
+from specroute.probed import refined
 from specroute.profiles import capabilities_for, load_profile
 from specroute.reporting import ReportHandle, new_id
 from specroute.request import Options, TextRequest
@@ -123,7 +124,7 @@ class Speculator:
         book = Book()
         try:
             if target.learned.scoring == "unknown":
-                if call.deadline.clock() < target.learned.not_before:
+                if target.learned.resting(call.deadline.clock()):
                     return f"not speculated on: the target {target.learned.reason}"
                 if not policy.eager:
                     self._calibrate_beside(target, model, call)
@@ -135,7 +136,8 @@ class Speculator:
                 if target.learned.scoring == "unknown":
                     self._keep(call, book, [])
                     return f"not speculated on: the target {target.learned.reason}"
-            plan = self._plan(request, target, model, policy, floor, traffic)
+            resting = target.learned.resting(call.deadline.clock())
+            plan = self._plan(request, target, model, policy, floor, traffic, resting)
             if plan.method is Method.PLAIN or plan.drafter is None:
                 self._keep(call, book, [])
                 return plan.reason
@@ -169,12 +171,13 @@ class Speculator:
         policy: Fixed | Adaptive,
         floor: str,
         traffic: str,
+        resting: bool,
     ) -> Plan:
         options = candidates(
             request,
             target.capabilities,
             model.drafts,
-            scoring=target.learned.scoring,
+            scoring="refused" if resting else target.learned.scoring,
             scoring_reason=target.learned.reason,
             by_ids=target.by_ids,
         )
@@ -259,7 +262,14 @@ class Speculator:
         if found is None:
             profile = load_profile(provider.profile)
             found = self._targets[key] = Target(
-                ref, self._http(provider), capabilities_for(profile, provider, ref.model)
+                ref,
+                self._http(provider),
+                refined(
+                    capabilities_for(profile, provider, ref.model),
+                    provider.base_url,
+                    ref.model,
+                    provider.capabilities,
+                ),
             )
         return found
 

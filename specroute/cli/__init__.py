@@ -14,6 +14,7 @@ import typer
 from specroute.cli.config import config
 from specroute.cli.demo import demo
 from specroute.cli.policies import policies
+from specroute.cli.probe import probe
 from specroute.cli.providers import providers
 from specroute.errors import SpecRouteError
 
@@ -26,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command()(probe)
 app.command()(config)
 app.command()(providers)
 app.command()(policies)

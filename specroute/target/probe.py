@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from specroute.errors import StatusError
+from specroute.probed import overlaid
 from specroute.profiles import PREFILL_DIALECTS, Capabilities
 from specroute.request import CHAT, COMPLETIONS
 from specroute.target import prefill
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 QUESTION = "List the months of the year, separated by commas."
 SENTENCE = "The quick brown fox jumps over the lazy dog and runs away."
+STRANGE = "Zebra!"
 LONG_REPEATS = 40
 ANSWER_TOKENS = 16
 REPEATS = 3
@@ -58,16 +60,7 @@ class Probed:
 
     def capabilities(self, profile: Capabilities) -> Capabilities:
         """``profile`` with what was seen laid over it; what could not be told stays."""
-        seen = {
-            f.field: f.value
-            for f in self.findings
-            if f.value is not None and f.field in Capabilities.__dataclass_fields__
-        }
-        if isinstance(seen.get("score"), list):
-            seen["score"] = tuple(seen["score"])
-        if seen.get("prefill") == "none":
-            seen["prefill"] = None
-        return replace(profile, **seen)
+        return overlaid(profile, {f.field: f.value for f in self.findings})
 
 
 Check = Callable[["Probe"], Awaitable[list[Finding]]]
@@ -108,17 +101,18 @@ class Probe:
 
     async def post(self, path: str, body: dict[str, Any], *, root: bool = False) -> Reply:
         """One call; an error status is an answer, too."""
-        with self.book.attempt(str(self.target.ref), "probe") as entry:
-            try:
+        try:
+            with self.book.attempt(str(self.target.ref), "probe") as entry:
                 reply = await self.http.post_json(
                     path, {"model": self.target.ref.model, **body}, self.deadline(), root=root
                 )
-            except StatusError as error:
-                if error.status in (401, 403):
-                    raise
-                return Reply(error.status, {}, 0.0, str(error)[:120])
-            entry.usage = Usage.from_wire(reply.data.get("usage"))
-            return Reply(200, reply.data, reply.seconds, "200")
+                told = Usage.from_wire(reply.data.get("usage"))
+                entry.usage = Usage(0, 0, 0) if root else told
+        except StatusError as error:
+            if error.status in (401, 403):
+                raise
+            return Reply(error.status, {}, 0.0, str(error)[:120])
+        return Reply(200, reply.data, reply.seconds, "200")
 
     async def chat(self, content: str, tokens: int, **body: Any) -> Reply:
         messages = body.pop("messages", [{"role": "user", "content": content}])
@@ -281,21 +275,22 @@ async def _prefill(probe: Probe) -> list[Finding]:
         return [Finding("prefill", None, "its own answer is too short to try")]
     half = " ".join(words[: len(words) // 2])
     rest = probe.answer[len(half) :]
-    for dialect in PREFILL_DIALECTS:
-        asked = {"messages": [{"role": "user", "content": QUESTION}]}
-        body = prefill.continued(asked, half, dialect)
-        reply = await probe.chat("", ANSWER_TOKENS, **body)
-        if not reply.ok:
-            continue
-        for repeats, text in ((False, reply.text), (True, reply.text.removeprefix(half))):
-            if repeats and not reply.text.startswith(half):
-                continue
-            start = rest.strip()[:8]
-            if start and text.strip().startswith(start):
-                return [
-                    Finding("prefill", dialect, f"went on with {text[:20]!r}"),
-                    Finding("prefill_repeats", repeats, f"{reply.text[:20]!r}"),
-                ]
+    asked = {"messages": [{"role": "user", "content": QUESTION}]}
+    # The one without flags first: a server that needs none ignores them.
+    for dialect in sorted(PREFILL_DIALECTS, key=lambda name: name != "trailing_assistant"):
+        # Only a server that repeats the prefill would say a word that isn't the model's own.
+        strange = await probe.chat(
+            "", ANSWER_TOKENS, **prefill.continued(asked, f"{STRANGE} {half}", dialect)
+        )
+        repeats = strange.text.startswith(STRANGE)
+        reply = await probe.chat("", ANSWER_TOKENS, **prefill.continued(asked, half, dialect))
+        text = reply.text.removeprefix(half) if repeats else reply.text
+        start = rest.strip()[:8]
+        if reply.ok and start and text.strip().startswith(start):
+            return [
+                Finding("prefill", dialect, f"went on with {text[:20]!r}"),
+                Finding("prefill_repeats", repeats, f"{reply.text[:20]!r}"),
+            ]
     return [Finding("prefill", "none", "no dialect went on as its own answer does")]
 
 
