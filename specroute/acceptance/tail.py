@@ -1,0 +1,129 @@
+"""Rejection sampling where a tail is hidden: rules 2, 4 and 6, one procedure.
+
+Knows the envelope of p (:mod:`specroute.acceptance.envelope`), the raw logprob of the drafted token
+and the draft's q; asks for draws from the tail. Deliberately knows no server.
+
+**The extended alphabet.** Rule 6 samples p_T(v) = p_v^(1/T)/Z by proposals: a visible id i with
+probability p_i^(1/T)/E; or, with probability t·p_(N)^(1/T-1)/E, a draw v of the target's from its
+tail at T = 1, kept with probability (p_v/p_(N))^(1/T-1), else *again*. So one proposal is a draw
+from
+
+    p̃(v) = p_v^(1/T) / E  for every token v,        p̃(again) = 1 - Z/E,
+
+and p_T is p̃ given that it isn't *again*. p̃(v) is known for every token whose raw logprob is known,
+the drafted one included; Z is not, and isn't needed: speculate on p̃, with q(again) = 0. By the
+theorem of Leviathan et al. (arXiv 2211.17192, appendix A.1), accepting x ~ q with
+min(1, p̃(x)/q(x)), else drawing from norm(max(0, p̃ - q)), gives a draw from p̃. If that is *again*,
+the position starts over, independently of x: a draw of the server's own from p_T ends it. What is
+committed is p_T in either case. Accepted is Σ min(q, p̃): at T = 1 what full knowledge of p accepts,
+at T < 1 at least Z/E of that.
+
+**The residual**, too, is drawn without its normaliser, by rejection from a known envelope: a
+visible id with weight max(0, p̃ - q); or, with weight t·p_(N)^(1/T-1)/E, a draw v from the tail,
+which is *again* with probability 1 - (p_v/p_(N))^(1/T-1) (its whole residual, as q(again) = 0), and
+else, having arrived with weight p̃(v), is kept with probability max(0, 1 - q(v)/p̃(v)); a v that is
+not kept sends the residual back to its start. That takes t'/R draws from the tail for one rejection
+on average, where t' is the tail's weight and R = 1 - Σ min(q, p̃) the mass of the residual.
+
+**Rule 4** is T = 1: p̃ = p and there is no *again*. **Rule 2** is T = 1 with nothing visible: v is
+drawn from p and kept with probability max(0, 1 - q(v)/p(v)), 1/R draws a rejection, 1 a position.
+
+**Point masses.** A greedy, n-gram or text-only draft has q(x) = 1, and any procedure that commits
+p_T *given x* is exact; so x counts as visible: its weight leaves the tail, it is banned from draws,
+and E shrinks to E - p_x·p_(N)^(1/T-1) + p_x^(1/T) where it was hidden. With a drawn x that would be
+wrong: the envelope would depend on which token was drafted.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Generator, Sequence
+
+from specroute.acceptance.envelope import Envelope
+from specroute.acceptance.rejection import Distribution, draw
+from specroute.acceptance.requests import Asking, Draw, Drawn, Request, TailDraw, first
+
+
+def judge_hidden(
+    position: int,
+    x: int,
+    logprob: float,
+    seen: Envelope,
+    q: Distribution | None,
+    rng: random.Random,
+    *,
+    biased: bool,
+    batch: int = 4,
+) -> Asking:
+    """Judge one drafted token x with raw ``logprob``; returns the token to commit.
+
+    ``biased``: the server takes ``logit_bias``, so the tail is asked for alone. Without it draws
+    come from the whole of p, ``batch`` at a time (T = 1 only), and the banned ones are discarded.
+    One uniform number decides acceptance and the residual's first step; only draws from the tail
+    take more.
+    """
+    coin = rng.random()
+    tokens, hidden = _Tail(position, biased, batch, bool(seen.power) or q is not None), seen.hidden
+    ids = seen.ids
+    if q is None:
+        accept, hidden = seen.share(logprob), seen.hidden
+        if x not in seen.visible:
+            ids = (*ids, x)
+            claimed = min(hidden, seen.claimed(logprob))
+            hidden -= claimed
+            accept /= 1 - claimed + accept
+        if coin < accept:
+            return x
+        residual = {v: share for v, share in seen.visible.items() if v != x}
+    else:
+        qx = q[x]
+        if qx <= 0:
+            raise ValueError(f"token {x} was drafted but its draft probability is {qx!r}")
+        accept = seen.share(logprob) / qx
+        if coin < accept:
+            return x
+        residual = {v: share - q[v] for v, share in seen.visible.items() if v != x and share > q[v]}
+    visible = math.fsum(residual.values())
+    if visible + hidden <= 0:  # p = q up to rounding
+        return x
+    spot = (coin - accept) / (1 - accept) * (visible + hidden)
+    while True:
+        if spot < visible:
+            return draw(residual, spot)
+        drawn = yield from tokens.next(ids)
+        if seen.power and rng.random() >= seen.kept(_raw(drawn)):
+            return first((yield Draw(position))).token  # again
+        if q is None or rng.random() * seen.share(_raw(drawn)) >= q[drawn.token]:
+            return drawn.token
+        spot = rng.random() * (visible + hidden)
+
+
+class _Tail:
+    """Draws from the tail at one position; what one request brought too many is kept for later."""
+
+    def __init__(self, position: int, biased: bool, batch: int, logprobs: bool) -> None:
+        self.position = position
+        self.biased = biased
+        self.batch = batch
+        self.logprobs = logprobs
+        self.ready: list[Drawn] = []
+
+    def next(self, banned: tuple[int, ...]) -> Generator[Request, Sequence[Drawn], Drawn]:
+        while True:
+            if not self.ready:
+                if self.biased and banned:
+                    request: Request = TailDraw(self.position, banned, self.logprobs)
+                else:
+                    request = Draw(self.position, self.batch, self.logprobs, mid_rejection=True)
+                answer = yield request
+                first(answer)
+                self.ready = [drawn for drawn in answer if drawn.token not in banned][::-1]
+                continue
+            return self.ready.pop()
+
+
+def _raw(drawn: Drawn) -> float:
+    if drawn.logprob is None or math.isnan(drawn.logprob) or drawn.logprob > 1e-4:
+        raise ValueError(f"token {drawn.token} was drawn with the logprob {drawn.logprob!r}")
+    return drawn.logprob
