@@ -20,7 +20,7 @@ from specroute.errors import SpecRouteError
 from specroute.http import wire
 from specroute.openai_errors import translate
 from specroute.reporting import FIELD, to_wire
-from specroute.router import OnReport, Reply, ReplyBody, Router, RouterRequest
+from specroute.router import RETRY_COUNT, OnReport, Reply, ReplyBody, Router, RouterRequest
 
 HINTS = "specroute_hints"
 """Where a client leaves its :class:`Hints` in ``request.extensions``."""
@@ -86,6 +86,8 @@ async def answer(
         reply = await router.handle(call)
     except SpecRouteError as error:
         raise translate(error, request, router.redact) from error.__cause__
+    if reply.retries and not direct and request.headers.get(RETRY_COUNT) == "0":
+        request.headers[RETRY_COUNT] = str(reply.retries)
     if splice and reply.data is not None and reply.handle is not None:
         assert isinstance(reply.body, bytes)
         report = wire.dumps(to_wire(reply.handle.report))

@@ -24,5 +24,6 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "all_proxy",
     ):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LAB_KEY", "sk-test")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
     monkeypatch.chdir(tmp_path)

@@ -92,7 +92,9 @@ class Server:
             wanted = ("x-call", "x-default", "accept", "content-type", "authorization",
                       "openai-organization", "openai-project", "idempotency-key")  # fmt: skip
             seen = {k: v.partition("/")[0] for k, v in exchange.headers.items() if k in wanted}
-            await exchange.json_answer(completion(json.dumps([seen, exchange.query, body])))
+            await exchange.json_answer(
+                completion(json.dumps([seen, exchange.query, body], sort_keys=True))
+            )
         elif model == "parse":
             text = '{"word":"hi","count":2}'
             await self.text(exchange, completion(text), [chunk(text[:9]), chunk(text[9:])])
