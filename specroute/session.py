@@ -16,7 +16,7 @@ from typing import Any
 from specroute.answer import Answer, Delta
 from specroute.book import Book
 from specroute.context import Committed, Prompt
-from specroute.draft.base import Drafter, DraftSession, Proposal
+from specroute.draft.base import Distribution, Drafter, DraftSession, Proposal
 from specroute.errors import DraftError
 from specroute.events import Commit, RoundDone
 from specroute.http.deadline import Deadline
@@ -246,14 +246,19 @@ def _judgeable(proposal: Proposal, k: int, vocabulary: Vocabulary | None) -> Pro
         return proposal
     if vocabulary is not None and any(not 0 <= token < vocabulary.size for token in ids):
         raise DraftError("a drafted id is outside the target's vocabulary")
-    if q is not None and (
-        len(q) != len(ids) or any(row[x] <= 0 for row, x in zip(q, ids, strict=True))
-    ):
-        raise DraftError("the draft's q does not give its own tokens a probability")
+    if q is not None and (len(q) != len(ids) or not all(map(_possible, q, ids))):
+        raise DraftError("the draft's q gives its own tokens no probability")
     if len(ids) <= k:
         return proposal
     text = proposal.text if vocabulary is None else vocabulary.decode(ids[:k])
     return replace(proposal, text=text, ids=ids[:k], q=q and q[:k], ended=False)
+
+
+def _possible(q: Distribution, token: int) -> bool:
+    try:
+        return q[token] > 0
+    except LookupError:
+        return False
 
 
 def priced(snapshot: Snapshot, price: Price | None) -> Snapshot:

@@ -68,8 +68,10 @@ async def run(session: Session) -> AsyncGenerator[Event]:
             yield Handover(f"the target's evidence was refused: {error}")
             return
         except ProviderError as error:
+            session.target.learned.rest(session.deadline.clock(), f"a call failed lately: {error}")
             yield Handover(f"a scoring request failed: {error}")
             return
+        session.target.learned.failures = 0
         drafted = len(view.positions)
         yield RoundDone(
             drafted=drafted,

@@ -27,8 +27,6 @@ QUESTION = "Write the numbers from one to twelve as words, with a comma after ea
 """Repeats commas, so that a repetition penalty the server applies by default shows."""
 NO_ECHO = "the target is not known to score prompts (echo with logprobs)"
 TOKENS = 12
-MOST_WAIT_S = 300.0
-"""The longest wait before a target that gave no answer is calibrated again."""
 TOLERANCE = 0.2
 """Nats. Prefill and decode kernels differ by a few hundredths; a shift by one, by whole nats."""
 
@@ -43,7 +41,7 @@ async def calibrate(
     """
     async with target.calibrating:
         learned = target.learned
-        if learned.scoring != "unknown" or deadline.clock() < learned.not_before:
+        if learned.scoring != "unknown" or learned.resting(deadline.clock()):
             return
         try:
             await _calibrate(target, vocabularies, book, deadline)
@@ -53,12 +51,10 @@ async def calibrate(
             if isinstance(error, StatusError) and not _passing(error.status):
                 target.refuse_scoring(f"the server refused a calibration call: {error}")
                 return
-            learned.reason = f"could not be calibrated yet: {error}"
-            learned.not_before = deadline.clock() + learned.wait_s
-            learned.wait_s = min(2 * learned.wait_s, MOST_WAIT_S)
+            learned.rest(deadline.clock(), f"could not be calibrated yet: {error}")
         else:
             learned.scoring = "trusted"
-            learned.reason = ""
+            learned.reason, learned.failures = "", 0
 
 
 def _passing(status: int) -> bool:

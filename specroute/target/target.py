@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from specroute.http.client import HttpClient
     from specroute.http.deadline import Deadline
 
+FIRST_REST_S = 5.0
+MOST_REST_S = 300.0
+"""The shortest and the longest wait after a scoring call that failed."""
 _STOP_TAIL = 64
 """Committed ids whose text is searched for the beginning of a stop string."""
 
@@ -43,9 +46,19 @@ class Learned:
     max_context: int | None = None
     """Longest prompt + answer in tokens, as the server states it."""
     not_before: float = 0.0
-    """When calibration may be tried again after it failed for want of an answer."""
-    wait_s: float = 5.0
-    """How long after the next such failure; doubles."""
+    """When scoring (or calibrating) may be tried again after a call failed."""
+    failures: int = 0
+    """Such failures in a row."""
+
+    def rest(self, now: float, reason: str) -> None:
+        """A call failed in a way that says nothing of the evidence: wait, longer each time."""
+        self.reason = reason
+        self.not_before = now + min(FIRST_REST_S * 2 ** min(self.failures, 30), MOST_REST_S)
+        self.failures += 1
+
+    def resting(self, now: float) -> bool:
+        """Whether it is too early to try again."""
+        return now < self.not_before
 
 
 class Target:
