@@ -22,7 +22,9 @@ class Position:
     """The target's distribution at one drafted token's place.
 
     ``key`` is the drafted token as the server names it: an id where it shows ids, else its text.
-    ``top`` holds (key, log-probability in nats) pairs, most probable first, at least one.
+    ``logprob`` is the drafted token's own; -inf where the dialect doesn't show it (``fanout``, for
+    a token outside the top N). ``top`` holds (key, log-probability in nats) pairs, most probable
+    first; empty where the dialect shows the drafted token alone.
     """
 
     key: int | str
@@ -31,11 +33,27 @@ class Position:
 
     @property
     def argmax(self) -> int | str:
-        """The most probable token; among exact ties the lowest id, as servers choose."""
+        """The most probable token; among exact ties the lowest id, as servers choose.
+
+        :class:`BadEvidence` where no alternatives are shown.
+        """
+        if not self.top:
+            raise BadEvidence("only the drafted token's log-probability is shown")
         best = self.top[0][1]
         ties = [key for key, logprob in self.top if logprob == best]
         ids = [key for key in ties if isinstance(key, int)]
         return min(ids) if len(ids) == len(ties) else ties[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the target itself drew at one place, under the caller's sampling settings.
+
+    No token and ``finish == "stop"``: it ended the answer there.
+    """
+
+    tokens: tuple[int | str, ...]
+    finish: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +71,9 @@ class View:
     seconds: float
     before: int = 0
     """Tokens that the server counted before the draft: prompt and committed."""
+    samples: tuple[Sample, ...] = ()
+    """From dialects that draw at every place (``fanout``): one per position, and one more behind
+    the draft. Only those up to and with the first that disagrees with the draft count."""
 
 
 def checked_logprob(value: object, where: str) -> float:

@@ -39,7 +39,7 @@ class Ask:
     """Tokens to be generated behind the draft, at least 1."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """The caller's own sampling fields, for the tokens that are generated."""
-    capabilities: Capabilities = Capabilities()
+    capabilities: Capabilities = field(default_factory=Capabilities)
     pieces: tuple[str, ...] = ()
     """A text draft cut where the drafter's tokens end, for dialects that ask once per token;
     without them such a draft is one piece."""

@@ -82,11 +82,10 @@ def read(shown: Any) -> list[Entry]:
     return _of_lists(shown)
 
 
-def position(entry: Entry, key: Key, n: int, *, by_ids: bool, where: str) -> Position:
-    """The checked position of a drafted token ``key``. ``n``: alternatives that were asked for."""
-    logprob = checked_logprob(entry.logprob, where)
-    top = ranked(entry, n, by_ids=by_ids, where=where) if entry.top is not None else ()
-    return Position(key, logprob, top)
+def position(entry: Entry, n: int, *, by_ids: bool, where: str) -> Position:
+    """The checked position of a drafted token. ``n``: alternatives that were asked for."""
+    key, logprob = entry.key(by_ids, where), checked_logprob(entry.logprob, where)
+    return Position(key, logprob, ranked(entry, n, by_ids=by_ids, where=where))
 
 
 def ranked(entry: Entry, n: int, *, by_ids: bool, where: str) -> tuple[tuple[Key, float], ...]:
@@ -187,8 +186,6 @@ def _check_rank(rank: int, value: float, found: Mapping[Key, float], where: str)
     better = sum(other > value + NEAR for other in found.values())
     if rank < better + 1:
         raise BadEvidence(f"{where} has rank {rank}, but {better} alternatives are more probable")
-    if rank == 1 and value < max(found.values()) - NEAR:
-        raise BadEvidence(f"{where} has rank 1 and is not the most probable")
 
 
 def _key(named: Entry | Alternative, by_ids: bool, where: str) -> Key:
@@ -209,9 +206,9 @@ def named_id(text: str) -> int | None:
 
 def an_id(value: Any) -> int | None:
     """A token id; JSON may have it as a float."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    return int(value) if value >= 0 else None
+    return int(value) if value >= 0 and value == int(value) else None
 
 
 def _of_lists(shown: Mapping[str, Any]) -> list[Entry]:
