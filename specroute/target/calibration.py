@@ -14,6 +14,7 @@ from specroute.context import Committed, Prompt
 from specroute.errors import ProviderError, StatusError
 from specroute.request import CHAT, COMPLETIONS, TextRequest
 from specroute.target import templates
+from specroute.target.dialects import agreement
 from specroute.target.view import BadEvidence, checked_logprob
 from specroute.types import Usage
 from specroute.vocabulary import PROBE_TEXTS, Vocabulary
@@ -27,8 +28,6 @@ QUESTION = "Write the numbers from one to twelve as words, with a comma after ea
 """Repeats commas, so that a repetition penalty the server applies by default shows."""
 NO_ECHO = "the target is not known to score prompts (echo with logprobs)"
 TOKENS = 12
-TOLERANCE = 0.2
-"""Nats. Prefill and decode kernels differ by a few hundredths; a shift by one, by whole nats."""
 
 
 async def calibrate(
@@ -110,30 +109,7 @@ async def _calibrate(
         deadline=deadline,
         purpose="calibrate",
     )
-    if len(view.positions) != len(tokens) - 1:
-        raise BadEvidence(
-            f"{len(tokens) - 1} generated tokens came back as {len(view.positions)} when scored"
-        )
-    for i, (position, token, logprob) in enumerate(
-        zip(view.positions, tokens, logprobs, strict=False)
-    ):
-        if position.key != token:
-            raise BadEvidence(f"token {i} was generated as {token!r}, scored as {position.key!r}")
-        if position.logprob < position.top[0][1] - TOLERANCE:
-            raise BadEvidence(
-                f"token {i}, the target's own greedy choice, is scored {position.logprob:.2f}, the "
-                f"most probable one there {position.top[0][1]:.2f}"
-            )
-        if caps.logprobs != "processed" and abs(position.logprob - logprob) > TOLERANCE:
-            raise BadEvidence(
-                f"token {i} was generated at log-probability {logprob:.2f} and is scored "
-                f"{position.logprob:.2f}"
-            )
-    if view.bonus and view.bonus[0] != tokens[-1]:
-        raise BadEvidence(
-            f"after its own tokens the target generated {view.bonus[0]!r}, before it was "
-            f"{tokens[-1]!r}"
-        )
+    agreement.check(view, tokens, logprobs, processed=caps.logprobs == "processed")
 
 
 async def _vocabulary(

@@ -22,13 +22,13 @@ class Position:
     """The target's distribution at one drafted token's place.
 
     ``key`` is the drafted token as the server names it: an id where it shows ids, else its text.
-    ``logprob`` is the drafted token's own; -inf where the dialect doesn't show it (``fanout``, for
-    a token outside the top N). ``top`` holds (key, log-probability in nats) pairs, most probable
-    first; empty where the dialect shows the drafted token alone.
+    ``logprob`` is the drafted token's own; ``None`` where the dialect doesn't show it (``fanout``,
+    for a token outside the top N). ``top`` holds (key, log-probability in nats) pairs, most
+    probable first; empty where the dialect shows the drafted token alone.
     """
 
     key: int | str
-    logprob: float
+    logprob: float | None
     top: tuple[tuple[int | str, float], ...]
 
     @property

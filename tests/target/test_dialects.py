@@ -178,9 +178,9 @@ def test_fanout_by_text_compares_pieces_and_strings() -> None:
 
 
 def test_fanout_does_not_know_an_unlisted_drafts_probability() -> None:
-    """-inf says "not shown"; the alternatives are the same whatever was drafted."""
+    """``None`` says "not shown"; the alternatives are the same whatever was drafted."""
     view = CASES["fanout by ids"].view(shapes.fanout((NOT,), N), ask("ids", (NOT,)))
-    assert view.positions == (Position(NOT, -math.inf, tuple(shapes.top(0, N))),)
+    assert view.positions == (Position(NOT, None, tuple(shapes.top(0, N))),)
 
 
 def test_fanout_takes_an_end_without_an_entry() -> None:

@@ -10,7 +10,6 @@ so no ``seed`` goes out. Known to work on llama.cpp's server and on vLLM.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -86,7 +85,7 @@ class _Answer:
     def position(self, drafted: entries.Key) -> Position:
         """The drafted token's log-probability is shown if it was sampled or is among the top."""
         known = {**self._own, **dict(self.top)}
-        return Position(drafted, known.get(drafted, -math.inf), self.top)
+        return Position(drafted, known.get(drafted), self.top)
 
 
 def _pieces(ask: Ask) -> tuple[str, ...]:
