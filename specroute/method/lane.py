@@ -61,7 +61,10 @@ class Lane:
             await self._arrived.wait()
         return self._pieces.popleft()
 
-    async def aclose(self) -> None:
-        """End it and its upstream; idempotent."""
+    def cancel(self) -> None:
+        """Begin to end it and its upstream; idempotent."""
         self._task.cancel()
+
+    async def ended(self) -> None:
+        """Wait for its end: its line is then in the book."""
         await asyncio.wait([self._task])

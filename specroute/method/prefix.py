@@ -88,6 +88,8 @@ class _Race:
     def __init__(self, session: Session, lead: Lane) -> None:
         self.session = session
         self.lead = lead
+        self.lanes = [lead]
+        """All that were ever started."""
         self.wave: _Wave | None = None
         self.drafting: asyncio.Task[Proposal] | None = None
         self.draft_at = 0
@@ -113,7 +115,7 @@ class _Race:
                 await self._settle()
                 break
         if self.wave is not None:
-            yield await self._end_wave(rejected=False)
+            yield self._end_wave(rejected=False)
         if self.session.answer.finish is None:
             yield self._closing()
 
@@ -222,7 +224,9 @@ class _Race:
             deadline=session.deadline,
             show_tokens=True,
         )
-        return Lane(stream, wave.start + cut, used)
+        lane = Lane(stream, wave.start + cut, used)
+        self.lanes.append(lane)
+        return lane
 
     # --- following the leading lane ---------------------------------------------------------
 
@@ -236,12 +240,12 @@ class _Race:
             last = len(piece.ids) - 1
             for i, token in enumerate(piece.ids):
                 yield Commit(ids=(token,))
-                done = await self._follow_id(token)
+                done = self._follow_id(token)
                 if done is not None:
                     yield done
                 if self.session.answer.finish is not None:
                     return
-                if self._covered() and await self._switch(at_boundary=i == last):
+                if self._covered() and self._switch(at_boundary=i == last):
                     return
         elif piece.text or piece.extra:
             async for event in self._take_text(piece):
@@ -258,7 +262,7 @@ class _Race:
                 session.prompt_tokens = prompt - self.lead.start_tokens
         return Commit("", None, missing, self.finish or "stop", limited=False)
 
-    async def _follow_id(self, token: int) -> RoundDone | None:
+    def _follow_id(self, token: int) -> RoundDone | None:
         wave = self.wave
         if wave is None or isinstance(wave.draft, str):
             return None
@@ -266,14 +270,14 @@ class _Race:
             wave.matched += 1
             if wave.matched < len(wave.draft) or wave.lanes:
                 return None
-            return await self._end_wave(rejected=False)
-        return await self._end_wave(rejected=wave.matched < len(wave.draft))
+            return self._end_wave(rejected=False)
+        return self._end_wave(rejected=wave.matched < len(wave.draft))
 
     def _covered(self) -> bool:
         wave = self.wave
         return bool(wave and wave.lanes and wave.lanes[0].start <= wave.start + wave.matched)
 
-    async def _switch(self, *, at_boundary: bool) -> bool:
+    def _switch(self, *, at_boundary: bool) -> bool:
         """The next lane's start is covered: it leads from here, if it is covered exactly and has
         begun to answer (settled by its first token alone); else it is dropped."""
         wave = self.wave
@@ -281,20 +285,21 @@ class _Race:
             return False
         lane = wave.lanes.pop(0)
         if lane.start != wave.start + wave.matched or not lane.ready or not at_boundary:
-            await lane.aclose()
+            lane.cancel()
             return False
         old, self.lead = self.lead, lane
         self.counted = self.finish = None
         self.switched = True
         wave.switched = True
-        await old.aclose()
+        old.cancel()
         return True
 
-    async def _end_wave(self, *, rejected: bool) -> RoundDone:
+    def _end_wave(self, *, rejected: bool) -> RoundDone:
         wave, self.wave = self.wave, None
         assert wave is not None
         self.fruitless = 0 if wave.switched else self.fruitless + 1
-        await asyncio.gather(*(lane.aclose() for lane in wave.lanes))
+        for lane in wave.lanes:
+            lane.cancel()
         drafted, accepted = wave.counts()
         return RoundDone(
             drafted=drafted,
@@ -316,7 +321,7 @@ class _Race:
         while left or extra:
             part = left.pop(0) if left else ""
             # Where a boundary can't be seen, what comes after it must show it.
-            if not seen and self._covered() and await self._switch_text(part):
+            if not seen and self._covered() and self._switch_text(part):
                 return
             wave, tokens, fits = self.wave, int(bool(part)), False
             if wave is not None and isinstance(wave.draft, str):
@@ -329,19 +334,19 @@ class _Race:
                 if fits:
                     wave.matched += len(part)
                 else:
-                    yield await self._end_wave(rejected=True)
+                    yield self._end_wave(rejected=True)
             yield Commit(part, None, tokens, None, extra, limited=self.switched)
             extra = None
             if session.answer.finish is not None:
                 return
             if wave is None or not fits:
                 continue
-            if seen and self._covered() and await self._switch_text(None):
+            if seen and self._covered() and self._switch_text(None):
                 return
             if wave.matched == len(wave.draft) and not wave.lanes:
-                yield await self._end_wave(rejected=False)
+                yield self._end_wave(rejected=False)
 
-    async def _switch_text(self, ahead: str | None) -> bool:
+    def _switch_text(self, ahead: str | None) -> bool:
         """As :meth:`_switch`. Where the boundary was not seen, ``ahead`` is how the leading lane
         goes on: both lanes must do so with a space."""
         wave = self.wave
@@ -350,7 +355,7 @@ class _Race:
         lane = wave.lanes[0]
         spaces = ahead is None or (ahead.startswith(" ") and lane.buffered_text().startswith(" "))
         lane.start_tokens = self.session.answer.tokens
-        if not await self._switch(at_boundary=spaces):
+        if not self._switch(at_boundary=spaces):
             return False
         self.session.loosen(
             Exactness.BOUNDED,
@@ -360,11 +365,13 @@ class _Race:
 
     async def aclose(self) -> None:
         """End every lane and the draft; idempotent."""
-        lanes = [self.lead, *(self.wave.lanes if self.wave else ())]
+        for lane in self.lanes:
+            lane.cancel()
         if self.drafting is not None:
             self.drafting.cancel()
             await asyncio.wait([self.drafting])
-        await asyncio.gather(*(lane.aclose() for lane in lanes))
+        for lane in self.lanes:
+            await lane.ended()
 
 
 def _tail(session: Session, start: int, by_ids: bool) -> tuple[int, ...] | str:
