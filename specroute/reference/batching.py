@@ -109,6 +109,8 @@ class Choice:
     """Report logprobs, with this many alternatives."""
     score: int | None = None
     """Echo: score the prompt, with this many alternatives."""
+    score_from: int = 0
+    """First prompt token whose score is wanted: what lies before it may come from the cache."""
     bills: bool = True
     """Whether its prompt counts (the first of ``n``)."""
     scored: list[Entry] = field(default_factory=list)
@@ -242,7 +244,10 @@ class Engine:
         parent, shared = None, 0
         if choice.score is None:
             parent, shared = self._cache.find(choice.state.ids)
-        choice.admitted, choice.cached = True, shared if choice.bills else 0
+        cached = shared
+        if choice.score_from:
+            cached = min(self._cache.find(choice.state.ids)[1], choice.score_from)
+        choice.admitted, choice.cached = True, cached if choice.bills else 0
         choice.state.computed = len(choice.state.ids)
         self._cache.add(choice.state, parent)
         return Work(choice.state, shared, parent, choice.score)

@@ -42,6 +42,12 @@ from specroute.reference.request import (
     read_completion,
     read_messages,
 )
+from specroute.reference.scoring import (
+    GenerateShape,
+    PromptLogprobsShape,
+    read_generate,
+    read_prompt_logprobs,
+)
 from specroute.reference.text import TextStream
 
 _SSE = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -65,6 +71,7 @@ class Server:
             "tokenize": self._tokenize,
             "detokenize": self._detokenize,
             "apply_template": self._apply_template,
+            "generate": self._native,
             "embeddings": self._embeddings,
         }
         gets: dict[str, Handler] = {"models": self._models}
@@ -219,6 +226,7 @@ class Server:
         body = await call.body()
         asked = read_completion(body, self.options)
         generate = asked.generate
+        scored = read_prompt_logprobs(body, self.options)
         self._begin(call, generate)
         prompts, texts = [], []
         for prompt in asked.prompts:
@@ -234,6 +242,8 @@ class Server:
             texts.append(text)
         call.record.echo = asked.echo
         score = generate.top if asked.echo else None
+        if scored is not None:
+            score = max(score or 0, scored)
         choices = self._choices(call, generate, prompts, score)
         echoed = {}
         if asked.echo:
@@ -242,7 +252,7 @@ class Server:
                 c.index: (texts[c.index // generate.n], firsts[c.index // generate.n])
                 for c in choices
             }
-        shape = CompletionShape(
+        shape: Shape = CompletionShape(
             self.backend,
             Names(self.backend, generate.id_names),
             id=f"cmpl-{call.id}",
@@ -251,16 +261,34 @@ class Server:
             echoed=echoed,
             logprobs=generate.top is not None,
         )
+        if scored is not None:
+            shape = PromptLogprobsShape(shape, self.backend, choices, generate.n)
+        await self._answer(call, generate, choices, shape)
+
+    async def _native(self, call: Call) -> None:
+        asked = read_generate(await call.body(), self.names[0], self.options)
+        generate, prompt = asked.completion.generate, asked.completion.prompts[0]
+        self._begin(call, generate)
+        if isinstance(prompt, str):
+            prompt = self.backend.encode(prompt, True)
+        self._check_ids(prompt, "input_ids")
+        if asked.start is not None and asked.start >= len(prompt):
+            raise invalid("logprob_start_len", asked.start, f"less than {len(prompt)}")
+        score = generate.top if asked.start is not None else None
+        choices = self._choices(call, generate, [prompt], score)
+        choices[0].score_from = asked.start or 0
+        shape = GenerateShape(call.id, choices[0], asked.start, generate.top is not None)
         await self._answer(call, generate, choices, shape)
 
     async def _chat(self, call: Call) -> None:
         body = await call.body()
         generate, chat = read_chat(body, self.options)
+        scored = read_prompt_logprobs(body, self.options)
         self._begin(call, generate)
         prompt = self._render(chat)
         ids = self.backend.encode(prompt, False)
-        choices = self._choices(call, generate, [ids], None)
-        shape = ChatShape(
+        choices = self._choices(call, generate, [ids], scored)
+        shape: Shape = ChatShape(
             Names(self.backend, generate.id_names),
             id=f"chatcmpl-{call.id}",
             created=int(call.record.time),
@@ -269,6 +297,8 @@ class Server:
             repeated=(chat.prefill or "") if self.options.prefill_repeats else "",
             tool=self.backend.tool_name(prompt) if chat.tools else None,
         )
+        if scored is not None:
+            shape = PromptLogprobsShape(shape, self.backend, choices, generate.n)
         await self._answer(call, generate, choices, shape)
 
     def _begin(self, call: Call, generate: Generate) -> None:

@@ -127,7 +127,7 @@ SENSIBLE = {
 }
 PATHS = [
     "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/apply-template",
-    "/v1/embeddings",
+    "/v1/embeddings", "/generate",
 ]  # fmt: skip
 
 

@@ -35,6 +35,8 @@ ASKING: dict[str, tuple[str, dict[str, Any]]] = {
     "tokenize": ("tokenize", {"prompt": "a"}),
     "detokenize": ("detokenize", {"tokens": [0]}),
     "apply_template": ("apply_template", CHAT),
+    "generate": ("generate", {"input_ids": [0, 1]}),
+    "prompt_logprobs": ("completions", {"prompt": "a", "prompt_logprobs": 1}),
     "embeddings": ("embeddings", {"input": "a"}),
     "completions": ("completions", {"prompt": "a"}),
     "chat": ("chat", CHAT),

@@ -92,6 +92,51 @@ def test_text_and_ids_tell_the_same(server: ReferenceServer, seed: int) -> None:
     assert "".join(map(str, view.bonus)) == said
 
 
+@pytest.mark.parametrize("name", ["prompt_logprobs", "generate"])
+@pytest.mark.parametrize("seed", range(5))
+def test_other_dialects_see_what_echo_sees(server: ReferenceServer, name: str, seed: int) -> None:
+    """The same positions, the same token behind them."""
+    rng = random.Random(seed)
+    draft = tuple(rng.choices(WORLD.tokens[:-1], k=rng.randint(1, 6)))
+    echo = score(server, "echo", by_ids(server, draft))
+    other = score(server, name, by_ids(server, draft))
+    assert other.positions == echo.positions
+    assert (other.bonus, other.finish, other.before) == (echo.bonus, echo.finish, echo.before)
+    assert other.usage.prompt_tokens == echo.usage.prompt_tokens
+
+
+@pytest.mark.parametrize("draft", ["ab", "q", " x", "cab ", " "])
+def test_a_chat_is_scored_without_its_template(server: ReferenceServer, draft: str) -> None:
+    """The server renders the prompt; space at the end is held back, and nothing behind it counts."""
+    asked = Ask(
+        server.model,
+        draft,
+        messages=({"role": "user", "content": "Say it."},),
+        committed="fine",
+        capabilities=CAPS,
+        logprobs=3,
+        sampling={"temperature": 0},
+    )
+    view = score(server, "prompt_logprobs", asked)
+    sent = draft.rstrip()
+    assert [position.key for position in view.positions] == [*sent]
+    after = "e" + sent
+    for before, position in zip(after, view.positions, strict=False):
+        row = WORLD.p(WORLD.spec["vocabulary"].index(before))
+        best = max(row, key=lambda token: (row[token], -token))
+        assert position.argmax == WORLD.vocabulary.decode([best])
+    assert bool(view.bonus) is (sent == draft and view.finish != "stop")
+
+
+def test_generate_keeps_the_servers_prefix_cache(server: ReferenceServer) -> None:
+    """Echo gives it up."""
+    own = greedy(6)
+    score(server, "echo", by_ids(server, own))
+    kept = score(server, "generate", by_ids(server, own))
+    assert kept.usage.cached_tokens == len(PROMPT) - 1
+    assert score(server, "echo", by_ids(server, own)).usage.cached_tokens == 0
+
+
 def test_fanout_continues_from_the_first_disagreement(server: ReferenceServer) -> None:
     """All m tokens of that answer are what the target says there."""
     own = greedy(6)
