@@ -10,8 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
+
+from specroute.token_bytes import token_bytes
 
 
 class Vocabulary(Protocol):
@@ -30,6 +33,23 @@ class Vocabulary(Protocol):
 
     @property
     def special_ids(self) -> frozenset[int]: ...
+
+    @property
+    def end_id(self) -> int | None:
+        """Of ``eos_ids`` the one that closes an answer: which the chat template puts after one,
+        else the tokenizer's own."""
+        ...
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token to put before a text that is no rendered chat; ``None`` if there is none."""
+        ...
+
+    @property
+    def tokens(self) -> tuple[bytes | None, ...]:
+        """The bytes that each id stands for in the middle of a text, ``None`` for those that stand
+        for none (special tokens, gaps). Made on first use, which takes a second for a large one."""
+        ...
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of ``text``, no special token added."""
@@ -115,11 +135,33 @@ class _Loaded:
         self._backend.no_padding()
         spec = json.loads(self._backend.to_str())
         added = [t for t in spec.get("added_tokens") or [] if t.get("special")]
-        own = {tokenizer.eos_token_id} - {None}
+        self._own_end: int | None = tokenizer.eos_token_id
+        own = {self._own_end} - {None}
         self.eos_ids: frozenset[int] = eos_ids | own
         self.special_ids: frozenset[int] = frozenset(t["id"] for t in added) | self.eos_ids
         self.size: int = len(tokenizer)
         self.fingerprint: str = _fingerprint(spec)
+
+    @cached_property
+    def tokens(self) -> tuple[bytes | None, ...]:
+        found = token_bytes(json.loads(self._backend.to_str()), self.size, self.decode)
+        return tuple(None if i in self.special_ids else b for i, b in enumerate(found))
+
+    @cached_property
+    def end_id(self) -> int | None:
+        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        try:
+            closing = [i for i in self.render(chat) if i in self.eos_ids]
+        except ValueError:
+            closing = []
+        return closing[-1] if closing else self._own_end
+
+    @cached_property
+    def bos_id(self) -> int | None:
+        plain = self.encode("a")
+        ids = tuple(self._backend.encode("a", add_special_tokens=True).ids)
+        opened = len(ids) > len(plain) and ids[1 : 1 + len(plain)] == plain
+        return ids[0] if opened else None
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._backend.encode(text, add_special_tokens=False).ids)

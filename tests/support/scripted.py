@@ -24,6 +24,11 @@ class ScriptVocabulary:
         self.size = script.size
         self.eos_ids = frozenset(script.eos)
         self.special_ids = frozenset(t for t in range(script.size) if script.is_special(t))
+        self.end_id = min(self.eos_ids, default=None)
+        self.bos_id = None
+        self.tokens = tuple(
+            None if t in self.special_ids else script.piece(t) for t in range(script.size)
+        )
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._script.encode(text, False))
