@@ -16,16 +16,20 @@ _DECAY_REQUEST = 0.95
 
 
 class Mean:
-    """A discounted mean; ``None`` until something was seen."""
+    """A discounted mean; ``None`` until something was seen. With ``most``, a value counts as at
+    most that many times the mean so far: one stalled request shouldn't rule the next ones."""
 
-    __slots__ = ("_decay", "_sum", "weight")
+    __slots__ = ("_decay", "_most", "_sum", "weight")
 
-    def __init__(self, decay: float) -> None:
+    def __init__(self, decay: float, most: float | None = None) -> None:
         self._decay = decay
+        self._most = most
         self._sum = 0.0
         self.weight = 0.0
 
     def add(self, value: float, weight: float = 1.0) -> None:
+        if self._most is not None and self.weight:
+            value = min(value, self._most * self._sum / self.weight)
         self._sum = self._sum * self._decay + value * weight
         self.weight = self.weight * self._decay + weight
 
@@ -50,6 +54,16 @@ class Acceptance:
     def weight(self) -> float:
         """Judged tokens behind it."""
         return sum(self.judged)
+
+    def borrowing(self, parent: Acceptance, strength: float = 8) -> Acceptance:
+        """This evidence and, at each position, at most ``strength`` judged tokens of a parent's."""
+        n = max(len(self.judged), len(parent.judged))
+        lent = [min(strength, _at(parent.judged, j)) for j in range(n)]
+        rates = [_at(parent.passed, j) / (_at(parent.judged, j) or 1) for j in range(n)]
+        return Acceptance(
+            tuple(_at(self.passed, j) + rates[j] * lent[j] for j in range(n)),
+            tuple(_at(self.judged, j) + lent[j] for j in range(n)),
+        )
 
     def survival(
         self, k: int, prior: Acceptance | None = None, *, default: float = 0.8, strength: float = 8
@@ -145,8 +159,8 @@ class Measurements:
         self._acceptance: dict[tuple[str, str, str], AcceptanceCounts] = defaultdict(
             lambda: AcceptanceCounts(_DECAY_ROUND)
         )
-        self._verify: dict[str, Mean] = defaultdict(lambda: Mean(0.9))
-        self._draft: dict[str, Mean] = defaultdict(lambda: Mean(0.9))
+        self._verify: dict[str, Mean] = defaultdict(lambda: Mean(0.9, most=2))
+        self._draft: dict[str, Mean] = defaultdict(lambda: Mean(0.9, most=2))
         self._since: dict[tuple[str, str, str], int] = defaultdict(int)
 
     def plain(
@@ -184,15 +198,16 @@ class Measurements:
         drafted: int,
         accepted: int,
         judged: int,
-        draft_s: float,
+        draft_s: float | None,
         verify_s: float | None,
     ) -> None:
-        """One verification round."""
+        """One verification round. ``draft_s``, ``verify_s``: ``None`` where a round doesn't tell
+        (the first draft also reads the prompt; lanes are no scoring request)."""
         for key in (traffic, ""):
             self._acceptance[target, drafter, key].add(accepted, judged)
         if verify_s is not None:
             self._verify[target].add(verify_s)
-        if drafted:
+        if drafted and draft_s is not None:
             self._draft[drafter].add(draft_s / drafted)
 
     def planned(self, target: str, drafter: str, traffic: str, *, tried: bool) -> None:
@@ -201,14 +216,13 @@ class Measurements:
         self._since[key] = 0 if tried else self._since[key] + 1
 
     def snapshot(self, target: str, drafter: str, traffic: str) -> Snapshot:
-        """The figures for one class; a class without its own borrows the target's."""
+        """The figures for one class; a class with little of its own borrows from all of them."""
         own, pooled = self._pace[target, traffic], self._pace[target, ""]
         ttft, tpot, length = (
             a.value if a.value is not None else b.value for a, b in zip(own, pooled, strict=True)
         )
         acceptance = self._acceptance[target, drafter, traffic].frozen()
-        if not acceptance.weight:
-            acceptance = self._acceptance[target, drafter, ""].frozen()
+        acceptance = acceptance.borrowing(self._acceptance[target, drafter, ""].frozen())
         return Snapshot(
             Pace(ttft, tpot, length),
             acceptance,

@@ -76,8 +76,8 @@ class Session:
     exactness_reason: str | None = None
     _drafting: DraftSession | None = None
     _own: AcceptanceCounts = field(default_factory=AcceptanceCounts)
-    _verify: Mean = field(default_factory=lambda: Mean(0.8))
-    _draft: Mean = field(default_factory=lambda: Mean(0.8))
+    _verify: Mean = field(default_factory=lambda: Mean(0.8, most=2))
+    _draft: Mean = field(default_factory=lambda: Mean(0.8, most=2))
 
     @property
     def committed(self) -> Committed:
@@ -199,8 +199,10 @@ class Session:
         self._own.add(done.accepted, done.judged)
         if done.verify_seconds is not None:
             self._verify.add(done.verify_seconds)
-        if done.drafted:
-            self._draft.add(done.draft_seconds / done.drafted, done.drafted)
+        # The first draft of a request also reads its prompt: it says nothing of later ones.
+        draft_s = done.draft_seconds if self.tally.rounds > 1 else None
+        if done.drafted and draft_s is not None:
+            self._draft.add(draft_s / done.drafted, done.drafted)
         self.measurements.round(
             str(self.target.ref),
             self.drafter.name,
@@ -208,7 +210,7 @@ class Session:
             drafted=done.drafted,
             accepted=done.accepted,
             judged=done.judged,
-            draft_s=done.draft_seconds,
+            draft_s=draft_s,
             verify_s=done.verify_seconds,
         )
 

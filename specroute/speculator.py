@@ -447,13 +447,21 @@ def _loading(deadline: Deadline) -> Deadline:
 
 
 def traffic_class(request: TextRequest) -> str:
-    """Requests with the same endpoint and system prompt are one class of traffic."""
-    system = [str(m.get("content")) for m in request.messages or () if m.get("role") in _SYSTEM]
+    """Requests with the same endpoint and the same beginning of the system prompt are one class.
+
+    The beginning: what follows it is often the customer's own data.
+    """
+    system = [
+        str(m.get("content"))[:_SYSTEM_HEAD]
+        for m in request.messages or ()
+        if m.get("role") in _SYSTEM
+    ]
     digest = hashlib.blake2b("\n".join(system).encode(), digest_size=6).hexdigest()
     return f"{request.path}#{digest if system else 'none'}"
 
 
 _SYSTEM = ("system", "developer")
+_SYSTEM_HEAD = 40
 
 
 def _rough_tokens(request: TextRequest) -> int:
