@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import lru_cache
 
 from specroute.acceptance.envelope import NOTHING_VISIBLE
-from specroute.acceptance.evidence import Evidence
+from specroute.acceptance.evidence import Evidence, Sees
 from specroute.acceptance.lossy import Lossy
 from specroute.acceptance.outcome import Outcome
 from specroute.acceptance.rejection import Distribution, draw, judge
@@ -44,11 +45,23 @@ def judging(
     heuristic. Giving up at any other request leaves ``drafted[:request.position]`` accepted and
     nothing else decided. Whether it gives up may not depend on the tokens.
     """
+    rules = _rules(sampling, server, q is not None, lossy)
     for i, x in enumerate(drafted):
         seen = positions[i] if i < len(positions) else _NOTHING
-        token = yield from _position(
-            i, x, seen, None if q is None else q[i], sampling, server, rng, lossy, batch
-        )
+        rule, qi = rules[seen.sees], None if q is None else q[i]
+        if rule in (Rule.GREEDY, Rule.VISIBLE) and seen.p is not None:
+            token: int | None = judge(x, seen.p, qi, rng.random())
+        elif rule is Rule.TAIL and seen.shown is not None and seen.logprob is not None:
+            token = yield from judge_hidden(i, x, seen.logprob, seen.shown, qi, rng, biased=True)
+        elif rule is Rule.SELF_REJECTION and seen.logprob is not None:
+            bias, all_hidden = server.logit_bias, NOTHING_VISIBLE
+            token = yield from judge_hidden(
+                i, x, seen.logprob, all_hidden, qi, rng, biased=bias, batch=batch
+            )
+        elif lossy is not None and rule in (Rule.RATIO, Rule.TYPICAL):
+            token = yield from _lossily(i, x, seen, qi, lossy, server, rng)
+        else:
+            token = yield from _own(i, rule is not Rule.PLAIN)
         if token is None:
             return Outcome(i, None, "unseen")
         if token != x:
@@ -56,33 +69,32 @@ def judging(
     return Outcome(len(drafted), None, "all")
 
 
-def _position(
+@lru_cache(maxsize=64)
+def _rules(
+    sampling: Sampling, server: Server, drawn: bool, lossy: Lossy | None
+) -> dict[Sees, Rule]:
+    return {
+        sees: choose_rule(sees, sampling, server, drawn=drawn, lossy=lossy).rule for sees in Sees
+    }
+
+
+def _lossily(
     i: int,
     x: int,
     seen: Evidence,
     q: Distribution | None,
-    sampling: Sampling,
+    lossy: Lossy,
     server: Server,
     rng: random.Random,
-    lossy: Lossy | None,
-    batch: int,
 ) -> Asking:
-    rule = choose_rule(seen.sees, sampling, server, drawn=q is not None, lossy=lossy).rule
-    if rule in (Rule.GREEDY, Rule.VISIBLE) and seen.p is not None:
-        return judge(x, seen.p, q, rng.random())
-    if rule is Rule.TAIL and seen.shown is not None and seen.logprob is not None:
-        return (yield from judge_hidden(i, x, seen.logprob, seen.shown, q, rng, biased=True))
-    if rule is Rule.SELF_REJECTION and seen.logprob is not None:
-        return (
-            yield from judge_hidden(
-                i, x, seen.logprob, NOTHING_VISIBLE, q, rng, biased=server.logit_bias, batch=batch
-            )
-        )
-    if rule in (Rule.RATIO, Rule.TYPICAL) and lossy is not None:
-        if lossy.accepts(x, seen, q):
-            return x
-        if seen.p is not None:
-            return draw(seen.p, rng.random())
-    if rule is Rule.PLAIN or not server.draws:
-        return None
-    return first((yield Draw(i))).token
+    """What is refused is replaced by a draw from p, the target's own where p is not known."""
+    if lossy.accepts(x, seen, q):
+        return x
+    if seen.p is not None:
+        return draw(seen.p, rng.random())
+    return (yield from _own(i, server.draws))
+
+
+def _own(i: int, draws: bool) -> Asking:
+    """The target's own next token (rule 3), where it can be asked for."""
+    return first((yield Draw(i))).token if draws else None

@@ -64,63 +64,58 @@ def judge_hidden(
     take more.
     """
     coin = rng.random()
-    tokens, hidden = _Tail(position, biased, batch, bool(seen.power) or q is not None), seen.hidden
-    ids = seen.ids
+    share, visible, hidden = seen.share(logprob), seen.visible, seen.hidden
     if q is None:
-        accept, hidden = seen.share(logprob), seen.hidden
-        if x not in seen.visible:
-            ids = (*ids, x)
+        accept = share
+        if x not in visible:
             claimed = min(hidden, seen.claimed(logprob))
             hidden -= claimed
-            accept /= 1 - claimed + accept
-        if coin < accept:
-            return x
-        residual = {v: share for v, share in seen.visible.items() if v != x}
+            accept /= 1 - claimed + share
     else:
         qx = q[x]
         if qx <= 0:
             raise ValueError(f"token {x} was drafted but its draft probability is {qx!r}")
-        accept = seen.share(logprob) / qx
-        if coin < accept:
-            return x
-        residual = {v: share - q[v] for v, share in seen.visible.items() if v != x and share > q[v]}
-    visible = math.fsum(residual.values())
-    if visible + hidden <= 0:  # p = q up to rounding
+        accept = share / qx
+    if coin < accept:
         return x
-    spot = (coin - accept) / (1 - accept) * (visible + hidden)
-    while True:
-        if spot < visible:
-            return draw(residual, spot)
-        drawn = yield from tokens.next(ids)
+    if q is None:
+        banned = seen.ids if x in visible else (*seen.ids, x)
+        residual = {v: pv for v, pv in visible.items() if v != x}
+    else:
+        banned = seen.ids
+        residual = {v: pv - q[v] for v, pv in visible.items() if v != x and pv > q[v]}
+    shown = math.fsum(residual.values())
+    total = shown + hidden
+    if total <= 0:  # p = q up to rounding
+        return x
+    spot = (coin - accept) / (1 - accept) * total
+    ready: list[Drawn] = []
+    if biased and banned:
+        request: Request = TailDraw(position, banned, bool(seen.power) or q is not None)
+    else:
+        request = Draw(position, batch, q is not None, mid_rejection=True)
+    while spot >= shown:
+        if not ready:
+            ready = yield from _not_banned(request, banned)
+        drawn = ready.pop(0)
         if seen.power and rng.random() >= seen.kept(_raw(drawn)):
             return first((yield Draw(position))).token  # again
         if q is None or rng.random() * seen.share(_raw(drawn)) >= q[drawn.token]:
             return drawn.token
-        spot = rng.random() * (visible + hidden)
+        spot = rng.random() * total
+    return draw(residual, spot)
 
 
-class _Tail:
-    """Draws from the tail at one position; what one request brought too many is kept for later."""
-
-    def __init__(self, position: int, biased: bool, batch: int, logprobs: bool) -> None:
-        self.position = position
-        self.biased = biased
-        self.batch = batch
-        self.logprobs = logprobs
-        self.ready: list[Drawn] = []
-
-    def next(self, banned: tuple[int, ...]) -> Generator[Request, Sequence[Drawn], Drawn]:
-        while True:
-            if not self.ready:
-                if self.biased and banned:
-                    request: Request = TailDraw(self.position, banned, self.logprobs)
-                else:
-                    request = Draw(self.position, self.batch, self.logprobs, mid_rejection=True)
-                answer = yield request
-                first(answer)
-                self.ready = [drawn for drawn in answer if drawn.token not in banned][::-1]
-                continue
-            return self.ready.pop()
+def _not_banned(
+    request: Request, banned: tuple[int, ...]
+) -> Generator[Request, Sequence[Drawn], list[Drawn]]:
+    """The draws that a request brings, asked for again until one is not banned."""
+    while True:
+        answer = yield request
+        first(answer)
+        allowed = [drawn for drawn in answer if drawn.token not in banned]
+        if allowed:
+            return allowed
 
 
 def _raw(drawn: Drawn) -> float:
