@@ -111,7 +111,7 @@ def view_of_text(data: Mapping[str, Any], sent: str, draft: str, seconds: float)
 def _bonus(tokens: Sequence[str], text: str, finish: Any) -> tuple[str, ...]:
     """The generated tokens' strings, as far as the text bears them out: an end token has a name of
     its own but no text."""
-    if finish == "stop" and tokens and "".join(tokens) != text:
+    if finish == "stop" and tokens and ("".join(tokens) != text or not tokens[-1]):
         tokens = tokens[:-1]
     return tuple(tokens) if "".join(tokens) == text else ()
 

@@ -1,0 +1,198 @@
+"""Policies choose by the figures alone: more where drafts survive, nothing where it would lose."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+from specroute.candidates import PLAIN, Candidate, Candidates
+from specroute.measure import Acceptance, AcceptanceCounts, Mean, Measurements, Pace, Snapshot
+from specroute.policy.adaptive import Adaptive
+from specroute.policy.base import RoundView
+from specroute.policy.fixed import Fixed
+from specroute.types import Exactness, Method
+
+SCORE = Candidate(Method.SCORE, "d", Exactness.EXACT)
+BOTH = Candidates((PLAIN, SCORE))
+
+
+def rate(alpha: float, weight: float = 200.0, size: int = 16) -> Acceptance:
+    return Acceptance(tuple(alpha * weight for _ in range(size)), (weight,) * size)
+
+
+def figures(
+    alpha: float = 0.9, verify: float = 0.05, tpot: float = 0.04, **more: object
+) -> Snapshot:
+    made = Snapshot(Pace(0.05, tpot, 100), rate(alpha), verify, 0.004, 50.0, 0, 100)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def view(**more: object) -> RoundView:
+    made = RoundView(5, 20, None, Acceptance(), None, None)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def test_k_grows_with_survival() -> None:
+    """And shrinks with it."""
+    policy = Adaptive()
+    ks = [policy.plan(BOTH, lambda _, a=a: figures(a)).k for a in (0.6, 0.8, 0.9, 0.97)]  # type: ignore[misc]
+    assert ks == sorted(set(ks))
+    assert ks[0] >= 1
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "method", "said"),
+    [
+        (figures(), Method.SCORE, "predicted to run at"),
+        (figures(0.3), Method.PLAIN, "predicted to run at"),
+        (figures(verify=0.5), Method.PLAIN, "predicted to run at"),
+        (figures(0.98, verify=0.3), Method.SCORE, "predicted to run at"),
+        (figures(pace=Pace()), Method.PLAIN, "measured first"),
+        (figures(verify_s=None), Method.PLAIN, "measured first"),
+        (figures(0.3, since_tried=50), Method.SCORE, "measured anew"),
+        (figures(0.3, since_tried=49), Method.PLAIN, "predicted"),
+        (figures(usd_in=1e-8, usd_out=4e-8), Method.SCORE, "predicted"),
+        (figures(usd_in=2e-5, usd_out=2e-5, context=3000), Method.PLAIN, "predicted"),
+    ],
+    ids=str,
+)
+def test_adaptive_speculates_only_where_it_pays(
+    snapshot: Snapshot, method: Method, said: str
+) -> None:
+    """In seconds and dollars together; a losing draft is tried again after 50 requests."""
+    plan = Adaptive().plan(BOTH, lambda _: snapshot)
+    assert plan.method is method
+    assert said in plan.reason
+
+
+def test_adaptive_without_a_candidate_says_why() -> None:
+    """The reason is the candidates' own."""
+    plan = Adaptive().plan(Candidates((PLAIN,), ((Method.SCORE, "no echo"),)), lambda _: figures())
+    assert (plan.method, plan.reason) == (Method.PLAIN, "no echo")
+
+
+def test_adaptive_takes_the_better_drafter() -> None:
+    """By predicted pace, not by order."""
+    two = Candidates((PLAIN, SCORE, Candidate(Method.SCORE, "e", Exactness.EXACT)))
+    plan = Adaptive().plan(two, lambda name: figures(0.95 if name == "e" else 0.7))
+    assert plan.drafter == "e"
+
+
+@pytest.mark.parametrize(
+    ("seen", "snapshot", "goes_on"),
+    [
+        (view(), figures(), True),
+        (view(own=rate(0.1, 20.0)), figures(), False),
+        (view(rounds=1, own=rate(0.1, 5.0)), figures(), True),
+        (view(verify_s=1.0), figures(), False),
+        (view(), figures(usd_in=2e-5, usd_out=2e-5, context=3000), False),
+        (view(own=rate(0.1, 5.0), remaining=2), figures(pace=Pace(9.0, 0.04, 100)), True),
+    ],
+    ids=str,
+)
+def test_rounds_that_lose_hand_over(seen: RoundView, snapshot: Snapshot, goes_on: bool) -> None:
+    """By this request's own rounds, not before two of them, and not where starting anew costs more."""
+    assert (Adaptive().next_k(seen, snapshot) > 0) == goes_on
+
+
+def test_no_round_drafts_more_than_is_left() -> None:
+    """One place is kept for the target's own token."""
+    assert Adaptive().next_k(view(remaining=3), figures(0.99)) <= 2
+    assert Adaptive(max_rounds=5).next_k(view(), figures()) == 0
+
+
+def test_fixed_does_as_it_is_told() -> None:
+    """Whatever was measured; what can't be done is plain, with the reason."""
+    policy = Fixed(Method.SCORE, 6, 2)
+    assert policy.plan(BOTH, lambda _: figures(0.01)).k == 6
+    assert policy.next_k(view(rounds=1), figures(0.01)) == 6
+    assert policy.next_k(view(rounds=2), figures()) == 0
+    assert Fixed(Method.SCORE, 0).plan(BOTH, lambda _: figures()).method is Method.PLAIN
+    none = Candidates((PLAIN,), ((Method.PREFIX, "no prefill"),))
+    assert Fixed(Method.PREFIX).plan(none, lambda _: figures()).reason == "no prefill"
+
+
+def test_a_floor_removes_looser_plans() -> None:
+    """And says so where it was the reason."""
+    loose = Candidates((PLAIN, Candidate(Method.SCORE, "d", Exactness.BOUNDED)))
+    assert loose.at_least(Exactness.BOUNDED).of(Method.SCORE)
+    strict = loose.at_least(Exactness.EXACT)
+    assert strict.plans == (PLAIN,)
+    assert "only be bounded" in strict.why_not(Method.SCORE)
+    greedy = Candidates((PLAIN, Candidate(Method.SCORE, "d", Exactness.EXACT_GREEDY)))
+    assert greedy.at_least(Exactness.EXACT).of(Method.SCORE)
+
+
+# Figures
+
+
+def test_a_round_that_accepts_all_says_nothing_of_the_next_position() -> None:
+    """Right-censored: only judged positions count."""
+    counts = AcceptanceCounts()
+    for _ in range(50):
+        counts.add(2, 2)
+    for _ in range(50):
+        counts.add(0, 1)
+    frozen = counts.frozen()
+    assert frozen.judged == (100, 50)
+    assert frozen.passed == (50, 50)
+    s = frozen.survival(3)
+    assert s[0] == pytest.approx(0.5, abs=0.05)
+    assert s[1] / s[0] > 0.9
+    assert 0.5 < s[2] / s[1] < 1  # no evidence there: the rate over all
+
+
+def test_evidence_of_one_request_updates_the_pooled() -> None:
+    """The prior counts as a few tokens only."""
+    prior = rate(0.9)
+    assert rate(0.2, 100).survival(1, prior)[0] == pytest.approx(0.25, abs=0.03)
+    assert Acceptance().survival(1, prior)[0] == pytest.approx(0.9, abs=0.02)
+    assert Acceptance().survival(2, default=0.7) == pytest.approx((0.7, 0.49))
+
+
+def test_snapshots_do_not_change() -> None:
+    """Later rounds are in later snapshots only."""
+    seen = Measurements()
+    before = seen.snapshot("t", "d", "c")
+    seen.round("t", "d", "c", drafted=4, accepted=2, judged=3, draft_s=0.04, verify_s=0.5)
+    seen.plain("t", "c", ttft_s=0.2, tpot_s=0.05, tokens=10)
+    after = seen.snapshot("t", "d", "c")
+    assert before == Snapshot()
+    rates = [p / n for p, n in zip(after.acceptance.passed, after.acceptance.judged, strict=True)]
+    assert rates == [1, 1, 0]
+    assert (after.verify_s, after.draft_s) == (0.5, 0.01)
+    assert after.pace == Pace(0.2, 0.05, 10)
+    with pytest.raises(FrozenInstanceError):
+        after.verify_s = 1.0  # type: ignore[misc]
+
+
+def test_a_class_without_figures_borrows_the_targets() -> None:
+    """Its own count as soon as there are some."""
+    seen = Measurements()
+    seen.plain("t", "a", ttft_s=0.2, tpot_s=0.05, tokens=10)
+    seen.round("t", "d", "a", drafted=1, accepted=1, judged=1, draft_s=0.0, verify_s=0.1)
+    assert seen.snapshot("t", "d", "b").pace.tpot_s == 0.05
+    assert seen.snapshot("t", "d", "b").acceptance.weight > 0
+    seen.plain("t", "b", ttft_s=0.4, tpot_s=0.15, tokens=10)
+    assert seen.snapshot("t", "d", "b").pace.tpot_s == pytest.approx(0.15)
+    assert seen.snapshot("t", "d", "a").pace.tpot_s == 0.05
+
+
+def test_requests_since_a_draft_was_tried_are_counted() -> None:
+    """A class at a time."""
+    seen = Measurements()
+    for tried in (False, False, True, False):
+        seen.planned("t", "d", "a", tried=tried)
+    assert seen.snapshot("t", "d", "a").since_tried == 1
+    assert seen.snapshot("t", "d", "b").since_tried == 0
+
+
+def test_means_follow_drift() -> None:
+    """Old values fade."""
+    mean = Mean(0.5)
+    assert mean.value is None
+    for value in (1.0, 1.0, 5.0, 5.0, 5.0):
+        mean.add(value)
+    assert mean.value is not None
+    assert mean.value > 4.5

@@ -1,0 +1,123 @@
+"""Lanes: every prefill dialect, boundaries seen and unseen, ended at once where the draft failed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from specroute.reference.running import ReferenceServer
+from tests.engine.answers import TEXT, EchoDrafter, ask, script
+from tests.engine.test_exits import active, quiet, until
+from tests.engine.world import World, speculating
+
+DIALECTS = ["continue_final_message", "prefix", "partial", "trailing_assistant", "body_prefix"]
+TEXT_ONLY = {"id_prompts": False, "completions": False, "score": []}
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["goes on", "repeats and trims"])
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_lanes_by_text_give_the_plain_answer(dialect: str, seen: bool, both: bool) -> None:
+    """In each prefill dialect, whether or not tokens are shown, the prefix comes back or its end
+    is lost."""
+    spec = script()
+    options: dict[str, Any] = {"disable": ["completions"] if seen else ["completions", "logprobs"]}
+    capabilities = {
+        **TEXT_ONLY,
+        "prefill": dialect,
+        "prefill_repeats": both,
+        "prefill_trims": both,
+        "chat_max_logprobs": 20 if seen else 0,
+    }
+    with ReferenceServer(
+        spec, prefill=[dialect], prefill_repeats=both, prefill_trims=both, **options
+    ) as server:
+        provider = {"capabilities": capabilities}
+        for wrong in (0.0, 0.3):
+            drafter = EchoDrafter(spec, wrong=wrong, text_only=True)
+            async with speculating(
+                World(spec), server, method="prefix", drafter=drafter, provider=provider
+            ) as client:
+                plain = client.with_options(policy={"preset": "fixed", "method": "plain"})
+                for limit in (None, 7):
+                    body = {} if limit is None else {"max_tokens": limit}
+                    expected = await ask(plain, **body)
+                    got = await ask(client, **body)
+                    assert (got.text, got.finish) == (expected.text, expected.finish)
+                    report = got.report
+                    assert report is not None
+                    assert report.method == "prefix"
+                    assert report.drafted >= report.accepted + report.rejected
+                    if seen:
+                        assert got.usage == expected.usage
+                await quiet(server)
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
+async def test_a_lane_by_text_takes_over_where_the_boundary_is_sure(seen: bool) -> None:
+    """On a paced server, with the label that says what text leaves open."""
+    spec = script()
+    capabilities = {**TEXT_ONLY, "chat_max_logprobs": 20 if seen else 0}
+    with ReferenceServer(spec, pace="tpot=10ms") as server:
+        drafter = EchoDrafter(spec, text_only=True)
+        async with speculating(
+            World(spec),
+            server,
+            method="prefix",
+            k=6,
+            drafter=drafter,
+            provider={"capabilities": capabilities},
+        ) as client:
+            got = await ask(client)
+            assert (got.text, got.finish) == (TEXT, "stop")
+            report = got.report
+            assert report is not None
+            assert report.exactness == "bounded"
+            assert "retokenised" in (report.exactness_reason or "")
+            lanes = [a for a in report.attempts if a.purpose == "lane"]
+            assert any(a.outcome == "ok" or a.usage.completion_tokens for a in lanes)
+
+
+async def test_lanes_shorten_the_answer_and_lane_zero_starts_no_later() -> None:
+    """By ids, with a good draft; the first text comes when a plain call's would."""
+    spec = script()
+    with ReferenceServer(spec, pace="tpot=20ms,ttft=40ms") as server:
+        drafter = EchoDrafter(spec)
+        async with speculating(
+            World(spec), server, method="prefix", k=4, drafter=drafter
+        ) as client:
+            plain = client.with_options(policy={"preset": "fixed", "method": "plain"})
+            await ask(client)
+            slow, fast = (await ask(plain)).report, (await ask(client)).report
+            assert slow is not None
+            assert fast is not None
+            assert slow.total_s is not None
+            assert fast.total_s is not None
+            assert slow.ttft_s is not None
+            assert fast.ttft_s is not None
+            assert fast.total_s < 0.85 * slow.total_s
+            # one more round trip, for the chat's template, and no further step
+            assert fast.ttft_s < slow.ttft_s + 0.04
+            assert fast.exactness == "exact-greedy"
+
+
+async def test_lanes_of_a_draft_that_failed_end_within_a_step() -> None:
+    """The leading lane's next token shows it; the server then works on one sequence only."""
+    spec = script()
+    with ReferenceServer(spec, pace="tpot=30ms") as server:
+        drafter = EchoDrafter(spec, wrong=1.0)
+        async with speculating(
+            World(spec), server, method="prefix", k=4, drafter=drafter
+        ) as client:
+            await client.warm_up()
+            stream = await client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "go"}], temperature=0, stream=True
+            )
+            await until(lambda: active(server) == 4)
+            started = time.perf_counter()
+            await until(lambda: active(server) == 1)
+            assert time.perf_counter() - started < 0.1
+            await stream.close()
+            await quiet(server)
