@@ -15,7 +15,7 @@ from specroute.http import wire
 from specroute.http.client import OpenReply, truncated
 from specroute.http.deadline import Deadline
 from specroute.http.sse import SseDecoder, SseEvent
-from specroute.ledger import Ledger, Price
+from specroute.ledger import Ledger, Price, cost
 from specroute.reporting import ReportHandle, new_id
 from specroute.types import Attempt, Report, TargetRef, Usage
 
@@ -174,9 +174,15 @@ class PlainTally:
             before = self._handle.base
         if before is not None:
             attempts, notes = before.attempts + attempts, before.notes
-        billed = Ledger()
-        for attempt in attempts:
-            billed.add(attempt, self.price_of(attempt.target))
+        billed, cost_usd = usage, None
+        if len(attempts) == 1 and attempts[0].outcome == "ok":
+            cost_usd = cost(usage, self.price_of(attempts[0].target))
+        elif attempts:
+            ledger = Ledger()
+            for attempt in attempts:
+                ledger.add(attempt, self.price_of(attempt.target))
+            billed = Usage(ledger.prompt_tokens, ledger.completion_tokens, ledger.cached_tokens)
+            cost_usd = ledger.cost_usd
         return Report(
             id=self.id,
             model=self.asked,
@@ -194,7 +200,7 @@ class PlainTally:
             billed_prompt_tokens=billed.prompt_tokens,
             billed_cached_tokens=billed.cached_tokens,
             billed_completion_tokens=billed.completion_tokens,
-            cost_usd=billed.cost_usd,
+            cost_usd=cost_usd,
             attempts=attempts,
         )
 

@@ -71,6 +71,8 @@ _OWN_HEADERS = frozenset(
         "x-goog-api-key",
     }
 )
+PRICE_LASTS_S = 60.0
+"""Some prices change by the hour; looking one up for every call would cost more than the call."""
 RETRY_COUNT = "x-stainless-retry-count"
 """openai's header that says how often a request was sent before."""
 _JSON = {"content-type": "application/json"}
@@ -223,6 +225,7 @@ class Router:
         self._capabilities: dict[tuple[str, str], Capabilities] = {}
         self._timeouts: dict[tuple[str, float | None, float | None], Timeouts] = {}
         self._resolved: dict[str, Resolved] = {}
+        self._prices: dict[str, tuple[float, Price | None]] = {}
         self._default = config.default_provider or (
             next(iter(config.providers)) if len(config.providers) == 1 else None
         )
@@ -340,9 +343,16 @@ class Router:
 
     def price_of(self, target: str) -> Price | None:
         """What a ``provider:model`` costs now; ``None`` where that isn't known."""
-        ref = TargetRef.parse(target)
-        provider = provider_for(self.config, ref.provider)
-        return price_for(provider, load_profile(provider.profile), ref.model)
+        now = time.monotonic()
+        found = self._prices.get(target)
+        if found is None or now - found[0] > PRICE_LASTS_S:
+            ref = TargetRef.parse(target)
+            provider = provider_for(self.config, ref.provider)
+            price = price_for(provider, load_profile(provider.profile), ref.model)
+            found = (now, price)
+            if len(self._prices) < 1024:
+                self._prices[target] = found
+        return found[1]
 
     def redact(self, text: str) -> str:
         """``text`` without any provider's key."""
