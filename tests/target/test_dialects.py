@@ -718,6 +718,48 @@ def test_unreadable_names_may_collide() -> None:
     )
 
 
+def split(before: list[str], names: list[str], values: list[float]) -> dict[str, Any]:
+    """vLLM's echo of "is" and a smile in three tokens: two without a string, then the whole."""
+    tokens = [*before, *names, "!"]
+    tops = [
+        None,
+        *({name: -1.0} for name in before[1:]),
+        *({n: v} for n, v in zip(names, values, strict=True)),
+    ]
+    logprobs = [None, *(-1.0 for _ in before[1:]), *values, -0.1]
+    said = {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": [*tops, {"!": -0.1}]}
+    return shapes.completion({"text": "".join(tokens), "logprobs": said}, len(tokens) - 1)
+
+
+@pytest.mark.parametrize("draft", ["😀", " 😀"])
+def test_the_parts_of_a_split_character_are_judged_with_it(draft: str) -> None:
+    """Their empty strings stand before it; left out, its beginning would pass unjudged."""
+    data = split(["It", " is"], ["", "", draft], [-3.0, -0.2, -0.1])
+    asked = Ask("m", draft, text="It is")
+    view = DIALECTS["echo"].view(data, asked, 0.0)
+    assert [(p.key, p.logprob) for p in view.positions] == [("", -3.0), ("", -0.2), (draft, -0.1)]
+    assert view.before == 2
+
+
+def test_an_empty_string_before_plain_text_is_no_part_of_it() -> None:
+    """It is a special token's, or the end of something else's."""
+    data = split(["It", " is", ""], [" so"], [-3.0])
+    view = DIALECTS["echo"].view(data, Ask("m", " so", text="It is"), 0.0)
+    assert [(p.key, p.logprob) for p in view.positions] == [(" so", -3.0)]
+
+
+def test_with_bytes_nothing_is_guessed() -> None:
+    """A control token without bytes before a character is no part of the draft."""
+    data = shapes.mistral((PARIS,), N)
+    content = data["choices"][0]["prompt_logprobs"]["content"]
+    smile = {"token": "😀", "bytes": list("😀".encode()), "logprob": -0.5, "token_id": 7}
+    control = {"token": "[/INST]", "bytes": [], "logprob": -9.0, "token_id": 8}
+    content[-1:] = [control, {**smile, "top_logprobs": [smile]}]
+    asked = Ask("m", "😀", messages=shapes.MESSAGES, capabilities=CAPABLE)
+    view = DIALECTS["mistral"].view(data, asked, 0.0)
+    assert view.positions == (Position("😀", -0.5, (("😀", -0.5),)),)
+
+
 # -- the registry ----------------------------------------------------------------------------------
 
 

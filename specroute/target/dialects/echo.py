@@ -51,8 +51,7 @@ class Echo:
             if not (isinstance(said, str) and said.startswith(ask.sent_text)):
                 raise BadEvidence("the answer's text does not begin with the prompt that was sent")
             size = _prompt_size(found, ask.sent_text)
-            strings = [entry.said for entry in found[:size]]
-            start = entries.border(strings, ask.draft_text, ask.text or "", whole=True)
+            start = entries.border(found[:size], ask.draft_text, ask.text or "", whole=True)
             said = said[len(ask.sent_text) :]
         else:
             start = 0

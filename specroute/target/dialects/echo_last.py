@@ -54,12 +54,14 @@ class EchoLast:
             _check(found, ask.draft_ids)
         elif ask.draft:
             size = _echoed(found, ask.max_tokens, usage)
-            strings = [entry.said for entry in found[:size]]
-            start = entries.border(strings, ask.draft_text, _known(strings, ask), whole=False)
+            echoed = found[:size]
+            start = entries.border(echoed, ask.draft_text, _known(echoed, ask), whole=False)
         bonus = entries.generated(found[size:], ask.max_tokens, by_ids=ask.by_ids)
         if not ask.by_ids:
+            # The first echoed token may be the end of a split character.
             joined = b"".join(entry.said for entry in found[:size]).decode("utf-8", "replace")
-            if not (isinstance(said, str) and said.startswith(joined)):
+            joined, said = joined.lstrip("\ufffd"), str(said).lstrip("\ufffd")
+            if not said.startswith(joined):
                 raise BadEvidence("the answer's text does not begin with what was echoed")
             bonus = entries.borne_out(bonus, said[len(joined) :], finish)
         before = (usage.prompt_tokens or 0) - (size - start)
@@ -92,7 +94,7 @@ def _echoed(found: list[entries.Entry], most: int, usage: Usage) -> int:
     return len(found) - count
 
 
-def _known(strings: list[bytes], ask: Ask) -> str:
+def _known(echoed: list[entries.Entry], ask: Ask) -> str:
     """As much of the text before the draft as the echoed tokens hold."""
-    size = max(len(b"".join(strings)) - len(ask.draft_text.encode()), 0)
+    size = max(sum(len(entry.said) for entry in echoed) - len(ask.draft_text.encode()), 0)
     return (ask.text or "").encode()[-size:].decode("utf-8", "ignore") if size else ""

@@ -143,14 +143,16 @@ def borne_out(keys: Sequence[Key], text: str, finish: str | None) -> tuple[Key, 
     return tuple(said) if "".join(said) == text else ()
 
 
-def border(said: Sequence[bytes], draft: str, before: str, *, whole: bool) -> int:
-    """Where the draft begins among the prompt's tokens ``said``, which end with it.
+def border(found: Sequence[Entry], draft: str, before: str, *, whole: bool) -> int:
+    """Where the draft begins among the prompt's tokens ``found``, which end with it.
 
     ``before`` is the text in front of the draft: all of the prompt (``whole``; one leading token
-    that is not in the text may stand before it), or as much as is known of its end. Raises
+    that is not in the text may stand before it), or as much as is known of its end. The parts of a
+    split character may come as empty strings before the whole one: they belong to it. Raises
     :class:`BadEvidence` unless the tokens join to it and one of their boundaries falls on the
     draft's start.
     """
+    said = [entry.said for entry in found]
     start, left = len(said), draft.encode("utf-8", "replace")
     while left:
         start -= 1
@@ -162,8 +164,9 @@ def border(said: Sequence[bytes], draft: str, before: str, *, whole: bool) -> in
                 raise BadEvidence("a token straddles the border between committed text and draft")
             raise BadEvidence("the tokens' strings do not join to the draft that was sent")
         left = left.removesuffix(name)
-    if draft and start and not said[start - 1] and draft[0] > "\x7f":
-        raise BadEvidence("tokens without a string stand on the border before a split character")
+    if start < len(said) and not said[start].isascii():
+        while start and not said[start - 1] and found[start - 1].raw is None:
+            start -= 1
     rest = before.encode("utf-8", "replace")
     first = start
     while rest:

@@ -114,7 +114,7 @@ def view_of_chat(
     draft = text[len(ask.committed) :]
     start = len(found)
     if draft:
-        start = entries.border([entry.said for entry in found], draft, ask.committed, whole=False)
+        start = entries.border(found, draft, ask.committed, whole=False)
     finish = entries.finish_of(choice)
     bonus: tuple[entries.Key, ...] = ()
     if not kept:

@@ -46,8 +46,7 @@ class Together:
         found = _prompt(data.get("prompt"), ask.sent_text) if ask.draft else []
         start = 0
         if ask.draft:
-            strings = [entry.said for entry in found]
-            start = entries.border(strings, ask.draft_text, ask.text or "", whole=True)
+            start = entries.border(found, ask.draft_text, ask.text or "", whole=True)
         finish = entries.finish_of(choice)
         said = choice.get("text")
         said = said.removeprefix(ask.sent_text) if isinstance(said, str) and ask.draft else said
