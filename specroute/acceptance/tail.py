@@ -94,7 +94,7 @@ def judge_hidden(
         request: Request = TailDraw(position, banned, bool(seen.power) or q is not None)
     else:
         request = Draw(position, batch, q is not None, mid_rejection=True)
-    while spot >= shown:
+    while hidden > 0 and spot >= shown:
         if not ready:
             ready = yield from _not_banned(request, banned)
         drawn = ready.pop(0)
