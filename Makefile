@@ -38,9 +38,10 @@ format: $(STAMP)  ## Apply the formatter and the fixable lints
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
-bench: $(STAMP)  ## Overhead against AsyncOpenAI and LiteLLM's Router, drafting speed
+bench: $(STAMP)  ## Overhead against its peers, drafting speed, speculation against prediction
 	@$(PY) bench/overhead.py --with-litellm
 	@$(PY) bench/draft_speed.py
+	@$(PY) bench/speculation.py
 
 docs: $(STAMP)  ## Regenerate the generated pages
 	@$(PY) -m specroute.cli providers --markdown > docs/providers.md
