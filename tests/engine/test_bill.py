@@ -114,11 +114,11 @@ async def test_lanes_are_billed_as_the_log_says_but_for_a_step(wrong: float, cha
     """Streams that were ended early are estimated: prompts to the token, completions to within the
     tokens under way when the cancellation came, two a cancelled stream."""
     world = World(script())
-    with ReferenceServer(world.spec, pace="tpot=20ms") as server:
+    with ReferenceServer(world.spec, pace="tpot=40ms") as server:
         drafter = EchoDrafter(world.spec, wrong=wrong)
         async with speculating(world, server, method="prefix", k=3, drafter=drafter) as client:
             prompt = "go" if chat else "<|assistant|>"
-            await ask(client, chat=chat, prompt=prompt, max_tokens=30)
+            await client.warm_up()
             before = len(server.log)
             with reports() as seen:
                 got = await ask(client, chat=chat, prompt=prompt, max_tokens=30)

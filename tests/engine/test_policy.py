@@ -55,7 +55,6 @@ def test_k_grows_with_survival() -> None:
         (figures(usd_in=1e-8, usd_out=4e-8), Method.SCORE, "predicted"),
         (figures(usd_in=2e-5, usd_out=2e-5, context=3000), Method.PLAIN, "predicted"),
     ],
-    ids=str,
 )
 def test_adaptive_speculates_only_where_it_pays(
     snapshot: Snapshot, method: Method, said: str
@@ -83,13 +82,12 @@ def test_adaptive_takes_the_better_drafter() -> None:
     ("seen", "snapshot", "goes_on"),
     [
         (view(), figures(), True),
-        (view(own=rate(0.1, 20.0)), figures(), False),
+        (view(own=rate(0.1, 20.0)), figures(verify=0.08), False),
         (view(rounds=1, own=rate(0.1, 5.0)), figures(), True),
         (view(verify_s=1.0), figures(), False),
         (view(), figures(usd_in=2e-5, usd_out=2e-5, context=3000), False),
         (view(own=rate(0.1, 5.0), remaining=2), figures(pace=Pace(9.0, 0.04, 100)), True),
     ],
-    ids=str,
 )
 def test_rounds_that_lose_hand_over(seen: RoundView, snapshot: Snapshot, goes_on: bool) -> None:
     """By this request's own rounds, not before two of them, and not where starting anew costs more."""
