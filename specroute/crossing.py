@@ -105,30 +105,32 @@ def said_after(
     ``before``, so that spaces and merges come out as in the middle of a text, and cut where
     ``said`` begins; where a token straddles that place, ``said`` is encoded by itself. Stops before
     bytes that are no whole character (yet), before text that would become a special token, and
-    where a normalising tokenizer says something else. ``before`` may end inside a character.
+    where a normalising tokenizer says something else. ``before`` may end inside a character. With
+    nothing before it ``said`` begins as the tokenizer begins a text, be it with a space.
     """
     for lead in (before, b"", b"\n"):
         data = whole(lead + said)
         if len(data) <= len(lead):
             continue
-        ids = _from(len(lead), encode(data.decode()), tokens, data)
+        opening = bool(lead) or not before
+        ids = _from(len(lead), encode(data.decode()), tokens, data, opening)
         if ids:
             return ids
     return ()
 
 
 def _from(
-    start: int, encoded: Sequence[int], tokens: Tokens, data: bytes
+    start: int, encoded: Sequence[int], tokens: Tokens, data: bytes, opening: bool
 ) -> tuple[int, ...] | None:
     """The ids from byte ``start`` of ``data`` on, as far as they say ``data``; ``None`` where no
-    token begins there. A space put before the text, as SentencePiece does, is overlooked."""
+    token begins there. ``opening``: a space put before the text (SentencePiece) is overlooked."""
     at, ids = 0, []
     for i, token in enumerate(encoded):
         piece = tokens[token]
         if piece is None:
             break
-        if i == 0 and start and piece[:1] == b" " and data[:1] != b" ":
-            piece = piece[1:]
+        if i == 0 and opening and not data.startswith(piece):
+            piece = piece.removeprefix(b" ")
         if data[at : at + len(piece)] != piece:
             break
         if at >= start:

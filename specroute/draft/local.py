@@ -1,8 +1,9 @@
 """A local transformers causal LM as the drafter.
 
 Knows the model, its worker thread and one key-value cache per session, cropped to what the new
-committed ids share with it. Deliberately knows nothing of targets, rounds or acceptance. torch and
-transformers are imported in the worker thread, when the first session opens.
+committed ids share with it; what a session reads and says in which vocabulary is its ``speech``.
+Deliberately knows nothing of targets, rounds or acceptance. torch and transformers are imported in
+the worker thread, when the first session opens.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specroute.alignment import TextStream
 from specroute.draft.backoff import Backoff
 from specroute.draft.base import Committed, Prompt, Proposal, common_prefix
 from specroute.draft.caches import Caches
+from specroute.draft.crossed import Pair, TwoVocabularies, Way
 from specroute.draft.decoder import Decoder, decoder_for
+from specroute.draft.speech import OneVocabulary, Speech
 from specroute.errors import DraftError
 from specroute.vocabulary import Vocabulary, load_vocabulary
 
@@ -36,8 +39,6 @@ CACHE_BYTES = 2**30
 """Keys and values of all sessions together, unless ``max_memory`` says otherwise."""
 BLOCK = 512
 """Prompt tokens per forward, so that a cancelled draft ends soon."""
-LEAD_IN = 8
-"""Committed ids decoded before the draft's, so that a character may straddle the two."""
 
 
 class LocalDrafter:
@@ -49,8 +50,10 @@ class LocalDrafter:
     generator; ``clock`` is monotonic seconds.
 
     Where the target's vocabulary is the model's own, ids are proposed, with the full q of sampled
-    drafts. Otherwise the chat is rendered by the model's own template and text alone is proposed,
-    drafted greedily (its q is a point mass, and a greedy draft then matches best).
+    drafts. Otherwise the chat is rendered by the model's own template. If the target's vocabulary
+    is known, its ids are proposed all the same: drawn from the shared tokens with their q (TLI), or
+    re-encoded from a greedy text (SLEM), by ``way`` (``auto`` decides from what is measured). If it
+    is not, text alone is proposed, drafted greedily.
     """
 
     def __init__(
@@ -61,10 +64,12 @@ class LocalDrafter:
         device: str = "auto",
         dtype: str = "auto",
         max_memory: str | None = None,
+        way: Way = "auto",
         generator: Callable[[], Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
+        self.way = way
         self._source = model
         self._device, self._dtype, self._max_memory = device, dtype, max_memory
         self._generator = generator
@@ -100,15 +105,23 @@ class LocalDrafter:
         await self.load()
         loaded = self._loaded
         assert loaded is not None
-        same = (
-            target_vocabulary is not None
-            and target_vocabulary.fingerprint == loaded.vocabulary.fingerprint
-        )
-        if same and prompt.ids is not None:
-            ids = prompt.ids
+        own = loaded.vocabulary
+        rng = _lazily(self._generator)
+        speech: Speech
+        if target_vocabulary is not None and target_vocabulary.fingerprint == own.fingerprint:
+            speech = OneVocabulary(own, rng)
+            if prompt.ids is not None:
+                ids = prompt.ids
+            else:
+                opening, text = await self._run(lambda _: _render(prompt, own))
+                ids = (*opening, *own.encode(text))
         else:
-            ids = await self._run(lambda _: _render(prompt, loaded.vocabulary))
-        return LocalSession(self, loaded, next(self._keys), ids, same, self._generator)
+            pair = None
+            if target_vocabulary is not None:
+                pair = await self._run(lambda _: loaded.pair(target_vocabulary))
+            ids, text = await self._run(lambda _: _render(prompt, own))
+            speech = TwoVocabularies(own, target_vocabulary, pair, rng, self.way, text)
+        return LocalSession(self, loaded, next(self._keys), ids, speech)
 
     async def aclose(self) -> None:
         if not self._closed:
@@ -146,7 +159,7 @@ class LocalDrafter:
 
 
 class LocalSession:
-    """One request's drafting: its prompt's ids, its cache, its random numbers."""
+    """One request's drafting: its prompt's ids, its cache, its speech."""
 
     def __init__(
         self,
@@ -154,13 +167,10 @@ class LocalSession:
         loaded: _Loaded,
         key: int,
         prompt_ids: tuple[int, ...],
-        same_vocabulary: bool,
-        generator: Callable[[], Any] | None,
+        speech: Speech,
     ) -> None:
         self._drafter, self._loaded, self._key = drafter, loaded, key
-        self._prompt, self._same = prompt_ids, same_vocabulary
-        self._generator = generator
-        self._rng: Any = None
+        self._prompt, self._speech = prompt_ids, speech
         self._closed = threading.Event()
         loaded.caches.open(key)
 
@@ -168,84 +178,40 @@ class LocalSession:
         drafter = self._drafter
         drafter._forward_backoff.check()
         if k < 1 or self._closed.is_set():
-            return Proposal("", () if self._same else None)
-        heat = temperature if self._same else 0.0
-        return await drafter._run(lambda stop: self._propose(committed, k, heat, stop))
+            return self._nothing()
+        return await drafter._run(lambda stop: self._propose(committed, k, temperature, stop))
 
     async def aclose(self) -> None:
         self._closed.set()
         self._loaded.caches.close(self._key)
+
+    def _nothing(self) -> Proposal:
+        return Proposal("", () if self._speech.by_ids else None)
 
     def _propose(
         self, committed: Committed, k: int, temperature: float, stop: threading.Event
     ) -> Proposal:
         """The job: bring the cache up to date, draft, hand back the cache. In the worker thread."""
         began = time.perf_counter()
-        loaded, vocabulary = self._loaded, self._loaded.vocabulary
-        if self._same and committed.ids is not None:
-            answer = committed.ids
-        else:
-            answer = vocabulary.encode(committed.text)
-        context = (*self._prompt, *answer)
-        k = min(k, loaded.positions - len(context))
-        if k < 1 or not context:
-            return Proposal("", () if self._same else None)
+        context = (*self._prompt, *self._speech.read(committed))
+        room = self._loaded.positions - len(context)
+        if room < 1 or not context:
+            return self._nothing()
         with self._cache(stop) as (cache, halted):
+            forward = self._loaded.decoder.forward
+
+            def step(ids: Sequence[int]) -> Any:
+                halted()
+                return forward(ids, cache)
+
             keep = min(common_prefix(cache.ids, context), len(context) - 1)
             cache.crop(keep)
             pending = context[len(cache.ids) :]
             for start in range(0, max(0, len(pending) - BLOCK), BLOCK):
-                halted()
-                loaded.decoder.forward(pending[start : start + BLOCK], cache)
+                step(pending[start : start + BLOCK])
             pending = pending[max(0, math.ceil(len(pending) / BLOCK) - 1) * BLOCK :]
-            ids, q = self._draft(cache, pending, k, temperature, halted)
-        text = TextStream(vocabulary.decode)
-        text.push(answer[-LEAD_IN:])
-        drafted = text.push(ids)
-        ended = ids[-1] in vocabulary.eos_ids
-        seconds = time.perf_counter() - began
-        if not self._same:
-            return Proposal(drafted, None, None, ended, seconds)
-        return Proposal(drafted, tuple(ids), q, ended, seconds)
-
-    def _draft(
-        self,
-        cache: Any,
-        pending: Sequence[int],
-        k: int,
-        temperature: float,
-        halted: Callable[[], None],
-    ) -> tuple[list[int], tuple[Any, ...] | None]:
-        """Up to k tokens after ``pending``, which is forwarded first; stops after an end token."""
-        forward, eos = self._loaded.decoder.forward, self._loaded.vocabulary.eos_ids
-        ids: list[int] = []
-        qs: list[Any] = []
-        for _ in range(k):
-            halted()
-            logits = forward(pending, cache)
-            if temperature > 0:
-                token, q = self._sample(logits, temperature)
-                qs.append(q)
-            else:
-                token = int(logits.argmax())
-            ids.append(token)
-            if token in eos:
-                break
-            pending = (token,)
-        return ids, tuple(qs) if temperature > 0 else None
-
-    def _sample(self, logits: Any, temperature: float) -> tuple[int, Any]:
-        """A token drawn from q = softmax(logits / T), and that very q (float64, sums to 1)."""
-        import numpy as np
-
-        if self._rng is None:
-            self._rng = self._generator() if self._generator else np.random.default_rng()
-        q = logits.double().cpu().numpy()
-        q = np.exp((q - q.max()) / temperature)
-        q /= q.sum()
-        ladder = np.cumsum(q)
-        token = int(np.searchsorted(ladder, self._rng.random() * ladder[-1], side="right"))
-        return min(token, len(q) - 1), q
+            proposal = self._speech.draft(step, pending, committed, k, room, temperature)
+        return replace(proposal, seconds=time.perf_counter() - began)
 
     @contextmanager
     def _cache(self, stop: threading.Event) -> Iterator[tuple[Any, Callable[[], None]]]:
@@ -277,6 +243,20 @@ class LocalSession:
             raise backoff.failed(f"draft {self._drafter.name!r} failed: {reason}") from error
         caches.put(self._key, cache)
         backoff.succeeded()
+
+
+def _lazily(generator: Callable[[], Any] | None) -> Callable[[], Any]:
+    """One numpy generator, made when it is first asked for."""
+    made: list[Any] = []
+
+    def rng() -> Any:
+        import numpy as np
+
+        if not made:
+            made.append(generator() if generator else np.random.default_rng())
+        return made[0]
+
+    return rng
 
 
 class _Halted(Exception):
@@ -314,6 +294,15 @@ class _Loaded:
         self.caches = Caches(max(1, limit // per_token))
         self.positions: int = getattr(config, "max_position_embeddings", None) or 2**31
         self.decoder: Decoder = decoder_for(model.to(torch.device(where)))
+        self._outputs: int = config.vocab_size
+        self._pairs: dict[str, Pair] = {}
+
+    def pair(self, target: Vocabulary) -> Pair:
+        """This model and a target with another vocabulary."""
+        found = self._pairs.get(target.fingerprint)
+        if found is None:
+            found = self._pairs[target.fingerprint] = Pair(self.vocabulary, target, self._outputs)
+        return found
 
 
 @contextmanager
@@ -330,17 +319,21 @@ def _no_progress_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _render(prompt: Prompt, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """The prompt in the draft's own vocabulary and template."""
+def _render(prompt: Prompt, vocabulary: Vocabulary) -> tuple[tuple[int, ...], str]:
+    """The prompt in the draft's own vocabulary: (a chat by its own template, ""), or (the start
+    token, if there is one, and the text)."""
     try:
         if prompt.messages is not None:
-            return vocabulary.render(prompt.messages)
+            return vocabulary.render(prompt.messages), ""
     except ValueError as error:
         if prompt.text is None:
             raise DraftError(f"the draft can't render this chat: {error}") from error
     if prompt.text is None:
         raise DraftError("nothing to draft from: neither messages nor text is known")
-    return vocabulary.encode(prompt.text)
+    bos = vocabulary.bos_id
+    if bos is None or vocabulary.encode(prompt.text[:64])[:1] == (bos,):
+        return (), prompt.text
+    return (bos,), prompt.text
 
 
 def _device(device: str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from specroute.alignment import TextStream, split_trailing_space
+from specroute.crossing import said_after, unfinished
 from specroute.draft.backoff import Backoff
 from specroute.draft.base import Committed, Prompt, Proposal
 from specroute.draft.ngram import split_pieces
@@ -160,10 +161,15 @@ class RemoteSession:
 
 
 def in_context(vocabulary: Vocabulary, before: tuple[int, ...], text: str) -> tuple[int, ...]:
-    """Ids of ``text`` as they come after the ids ``before``, where they join at a boundary."""
-    lead = before[-16:]
-    joined = vocabulary.encode(vocabulary.decode(lead) + text)
-    return joined[len(lead) :] if joined[: len(lead)] == lead else vocabulary.encode(text)
+    """Ids of ``text`` as they come after the ids ``before``; where those end inside a character,
+    ``text`` begins with all of it."""
+    tokens = vocabulary.tokens
+    begun = unfinished(b"".join(tokens[i] or b"" for i in before[-8:]))
+    said = text.encode()
+    if not said.startswith(begun):
+        return ()
+    lead = vocabulary.decode(before[-16:]).strip("\ufffd").encode()
+    return said_after(vocabulary.encode, tokens, lead + begun, said[len(begun) :])
 
 
 def _read(answer: Mapping[str, Any]) -> tuple[str, str | None]:

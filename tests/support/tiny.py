@@ -5,6 +5,7 @@ Knows nothing of language: the weights are random, so only mechanics can be test
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 TEXT = (
@@ -44,6 +45,49 @@ def save_tokenizer(
     fast.add_special_tokens({"additional_special_tokens": SPECIAL})
     if template:
         fast.chat_template = template
+    fast.save_pretrained(folder)
+    return folder
+
+
+def save_sentencepiece(folder: Path, text: str = TEXT, vocab_size: int = 300) -> Path:
+    """A SentencePiece-shaped BPE: ``▁`` for a space, one put before the text, ``<0xNN>`` for bytes
+    without a piece; ``<s>`` before every text that is no chat."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    shape = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    draft = Tokenizer(models.BPE())
+    draft.normalizer = shape
+    draft.train_from_iterator(
+        text.split("\n"), trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False)
+    )
+    trained = json.loads(draft.to_str())["model"]
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    vocab = {piece: i for i, piece in enumerate([*pieces, *trained["vocab"]])}
+    backend = Tokenizer(
+        models.BPE(
+            vocab=vocab,
+            merges=[tuple(pair) for pair in trained["merges"]],
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    backend.normalizer = shape
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", vocab["<s>"])]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
     fast.save_pretrained(folder)
     return folder
 

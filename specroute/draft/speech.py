@@ -1,0 +1,94 @@
+"""How a local model's tokens become the target's: the interface, and its plainest form.
+
+A speech says what the model should read for a committed answer, and drafts by asking for logits
+step by step. Knows vocabularies; deliberately knows no cache, no thread and no device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from specroute.alignment import TextStream
+from specroute.draft.base import Committed, Proposal
+from specroute.draft.drawing import draw
+from specroute.vocabulary import Vocabulary
+
+Step = Callable[[Sequence[int]], Any]
+"""Forward these ids after all before them; the logits after the last, a 1-D tensor."""
+
+LEAD_IN = 8
+"""Committed ids decoded before the draft's, so that a character may straddle the two."""
+
+
+class Speech(Protocol):
+    """One request's."""
+
+    @property
+    def by_ids(self) -> bool:
+        """Whether proposals name ids of the target's."""
+        ...
+
+    def read(self, committed: Committed) -> tuple[int, ...]:
+        """The answer so far in the model's own ids."""
+        ...
+
+    def draft(
+        self,
+        step: Step,
+        pending: Sequence[int],
+        committed: Committed,
+        k: int,
+        room: int,
+        temperature: float,
+    ) -> Proposal:
+        """Up to ``k`` of the target's tokens, in at most ``room`` of the model's. ``pending`` are
+        the ids that the model has not seen yet."""
+        ...
+
+
+class OneVocabulary:
+    """Draft and target have the same vocabulary: ids as they are, with the full q when drawn."""
+
+    by_ids = True
+
+    def __init__(self, vocabulary: Vocabulary, rng: Callable[[], Any]) -> None:
+        self._vocabulary, self._rng = vocabulary, rng
+
+    def read(self, committed: Committed) -> tuple[int, ...]:
+        if committed.ids is not None:
+            return committed.ids
+        return self._vocabulary.encode(committed.text)
+
+    def draft(
+        self,
+        step: Step,
+        pending: Sequence[int],
+        committed: Committed,
+        k: int,
+        room: int,
+        temperature: float,
+    ) -> Proposal:
+        ids: list[int] = []
+        qs: list[Any] = []
+        rng = self._rng() if temperature > 0 else None
+        for _ in range(min(k, room)):
+            token, q = draw(step(pending), temperature, rng)
+            ids.append(token)
+            qs.append(q)
+            if token in self._vocabulary.eos_ids:
+                break
+            pending = (token,)
+        return Proposal(
+            text_after(self._vocabulary, self.read(committed), ids),
+            tuple(ids),
+            tuple(qs) if temperature > 0 else None,
+            ids[-1] in self._vocabulary.eos_ids,
+        )
+
+
+def text_after(vocabulary: Vocabulary, before: Sequence[int], ids: Sequence[int]) -> str:
+    """The text that ``ids`` complete after the ids ``before``: whole characters."""
+    stream = TextStream(vocabulary.decode)
+    stream.push(before[-LEAD_IN:])
+    return stream.push(ids)
