@@ -11,14 +11,11 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx2
 import openai
-from openai import DefaultAsyncHttpxClient
-from openai._models import FinalRequestOptions
-from openai._streaming import ServerSentEvent, SSEBytesDecoder
-from openai._types import NotGiven, not_given
+from openai import DefaultAsyncHttpxClient, NotGiven, not_given
 
 from specroute import errors, openai_errors
 from specroute.config import Config, PolicyConfig, find, load, parse_policy, plain_config
@@ -26,6 +23,10 @@ from specroute.http import wire
 from specroute.http.sse import SseDecoder
 from specroute.router import OnReport, Router
 from specroute.transport import HINT, HINTS, PROVIDER, RETRIES, Hints, SpecRouteTransport, answer
+
+if TYPE_CHECKING:
+    from openai._models import FinalRequestOptions
+    from openai._streaming import SSEBytesDecoder
 
 PLACEHOLDER_KEY = "specroute"
 """openai's constructor wants a key; with a config the providers' own keys are used instead."""
@@ -315,9 +316,16 @@ class _Nowhere(httpx2.AsyncBaseTransport):
         raise RuntimeError("requests are sent through the router")
 
 
-class _Event(ServerSentEvent):
+class _Event:
+    """What openai's stream reads of an event."""
+
+    __slots__ = ("_url", "data", "event", "id", "retry")
+
     def __init__(self, name: str | None, data: str, url: httpx2.URL) -> None:
-        super().__init__(event=name, data=data)
+        self.event = name
+        self.data = data
+        self.id: str | None = None
+        self.retry: int | None = None
         self._url = url
 
     def json(self) -> Any:
@@ -340,7 +348,7 @@ class _StrictDecoder:
     def iter_bytes(self, iterator: Iterable[bytes]) -> Any:
         raise NotImplementedError("AsyncSpecRoute streams asynchronously")
 
-    async def aiter_bytes(self, iterator: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEvent]:
+    async def aiter_bytes(self, iterator: AsyncIterator[bytes]) -> AsyncIterator[Any]:
         decoder = SseDecoder()
         url = self._url
         try:
