@@ -193,7 +193,8 @@ class TwoVocabularies:
         said = b""
         ids: tuple[int, ...] = ()
         ended = False
-        for _ in range(min(room, 4 * k + 8)):
+        look = 1  # long drafts are not encoded again at every token
+        for drafted in range(1, min(room, 4 * k + 8) + 1):
             logits = step(pending)
             pair.weigh(logits)
             token = int(logits.argmax())
@@ -202,10 +203,13 @@ class TwoVocabularies:
             if piece is None:  # the end, or another special token: no text
                 break
             said += self._opened(piece) if not said and not before else piece
-            ids = said_after(target.encode, target.tokens, before, said)
-            if len(ids) > k:
-                break
+            if drafted >= look:
+                ids = said_after(target.encode, target.tokens, before, said)
+                if len(ids) > k:
+                    break
+                look = drafted + max(1, (k - len(ids)) // 4)
             pending = (token,)
+        ids = said_after(target.encode, target.tokens, before, said)
         ended = ended and len(ids) < k and target.end_id is not None
         ids = ids[:k]
         if ended and target.end_id is not None:

@@ -105,22 +105,10 @@ class LocalDrafter:
         await self.load()
         loaded = self._loaded
         assert loaded is not None
-        own = loaded.vocabulary
         rng = _lazily(self._generator)
-        speech: Speech
-        if target_vocabulary is not None and target_vocabulary.fingerprint == own.fingerprint:
-            speech = OneVocabulary(own, rng)
-            if prompt.ids is not None:
-                ids = prompt.ids
-            else:
-                opening, text = await self._run(lambda _: _render(prompt, own))
-                ids = (*opening, *own.encode(text))
-        else:
-            pair = None
-            if target_vocabulary is not None:
-                pair = await self._run(lambda _: loaded.pair(target_vocabulary))
-            ids, text = await self._run(lambda _: _render(prompt, own))
-            speech = TwoVocabularies(own, target_vocabulary, pair, rng, self.way, text)
+        ids, speech = await self._run(
+            lambda _: _begin(prompt, loaded, target_vocabulary, rng, self.way)
+        )
         return LocalSession(self, loaded, next(self._keys), ids, speech)
 
     async def aclose(self) -> None:
@@ -317,6 +305,31 @@ def _no_progress_bars() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def _begin(
+    prompt: Prompt,
+    loaded: _Loaded,
+    target: Vocabulary | None,
+    rng: Callable[[], Any],
+    way: Way,
+) -> tuple[tuple[int, ...], Speech]:
+    """(the prompt in the draft's ids, how it speaks to the target). In the worker thread: a large
+    tokenizer takes its time."""
+    own = loaded.vocabulary
+    if target is not None and target.fingerprint == own.fingerprint:
+        speech = OneVocabulary(own, rng)
+        if prompt.ids is not None:
+            return prompt.ids, speech
+        opening, text = _render(prompt, own)
+        return (*opening, *own.encode(text)), speech
+    pair = None
+    if target is not None:
+        pair = loaded.pair(target)
+        if prompt.messages is None and prompt.text is None and prompt.ids is not None:
+            prompt = replace(prompt, text=target.decode(prompt.ids))
+    opening, text = _render(prompt, own)
+    return opening, TwoVocabularies(own, target, pair, rng, way, text)
 
 
 def _render(prompt: Prompt, vocabulary: Vocabulary) -> tuple[tuple[int, ...], str]:

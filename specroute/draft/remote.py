@@ -8,6 +8,7 @@ sequence is a valid draft, its q a point mass.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -89,6 +90,8 @@ class RemoteDrafter:
                 f"draft {self.name!r} can't go on from this prompt: it needs a chat, or text and a "
                 "provider with /completions"
             )
+        if target_vocabulary is not None:
+            await asyncio.to_thread(lambda: target_vocabulary.tokens)  # made once, off the loop
         return RemoteSession(self, prompt, target_vocabulary)
 
     async def aclose(self) -> None:

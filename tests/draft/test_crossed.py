@@ -1,5 +1,6 @@
 """Drafting across vocabularies: what is drafted, what it becomes at the target, what it loses."""
 
+import math
 import random
 from collections import Counter
 
@@ -10,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
+from specroute.acceptance import verify
 from specroute.answer import Answer
 from specroute.context import Committed, Prompt
 from specroute.draft.crossed import ENOUGH, MEASURED, Pair, TwoVocabularies
 from specroute.draft.local import LocalDrafter
 from specroute.draft.own_ids import WINDOW, OwnIds
 from specroute.vocabulary import load_vocabulary
-from tests.support.distribution import total_variation, tv_quantile
+from tests.support.distribution import pairs, total_variation, tv_quantile
 from tests.support.tiny import TEXT, save_model, save_sentencepiece, save_tokenizer
 
 CHAT = ({"role": "user", "content": "where is my order?"},)
@@ -79,6 +81,51 @@ async def test_a_drawn_token_is_drawn_from_exactly_its_q(folder, vocabulary, oth
     assert len(longer.q) == len(longer.ids)
     assert all(q[i] > 0 for q, i in zip(longer.q, longer.ids, strict=True))
     await drafter.aclose()
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.3])
+def test_drawn_drafts_leave_the_targets_distribution(vocabularies, temperature):
+    """Drafts of two tokens from a model that says also what the target can't, judged by rejection
+    sampling: what is committed is distributed as the target's p, pairs included."""
+    own, target = vocabularies["b"], vocabularies["sp"]
+    speech = speech_of(own, target, "tli")
+    crossing = Pair(own, target, own.size).crossing
+    shared = dict(zip(crossing.target.tolist(), crossing.own.tolist(), strict=True))
+    only = [i for i, t in enumerate(target.tokens) if t and not crossing.holds(i)]
+    said = [*list(shared)[:-1:20], *only[:8]]
+    assert len(said) >= 20
+    rng = np.random.default_rng(2)
+    rows = rng.dirichlet(np.full(len(said), 0.4), len(said) + 1).tolist()
+    p = {a: dict(zip(said, row, strict=True)) for a, row in zip([-1, *said], rows, strict=True)}
+    # Some of the model's mass is on tokens that the target never says, or hasn't got.
+    models = {}
+    for last in p:
+        odd = torch.randperm(own.size, generator=torch.Generator().manual_seed(last + 1))[:40]
+        logits = torch.full((own.size,), -30.0).index_fill(0, odd, -3.0)
+        for token in said:
+            if token in shared:
+                logits[shared[token]] = math.log(p[last][token] + 0.02)
+        models[last] = logits
+    back = {shared[token]: token for token in said if token in shared}
+
+    def step(ids):
+        return models[back.get(ids[-1], -1) if ids else -1]
+
+    counts, coins, n = Counter(), random.Random(3), 4000
+    for _ in range(n):
+        proposal = speech.draft(step, (), Committed("", ()), 2, 99, temperature)
+        first = proposal.ids[0]
+        seen = [p[-1], p.get(first, p[-1])][: len(proposal.ids)]
+        found = verify(proposal.ids, seen, proposal.q, coins)
+        tokens = list(proposal.ids[: found.accepted])
+        if found.token is not None:
+            tokens.append(found.token)
+        if len(tokens) < 2:
+            row = p[tokens[0]]
+            tokens += coins.choices(list(row), list(row.values()))
+        counts[tuple(tokens)] += 1
+    expected = pairs(p[-1], p)
+    assert total_variation(counts, expected) < tv_quantile(expected, n)
 
 
 async def test_a_greedy_draft_is_the_best_of_the_shared(folder, vocabulary, other):
