@@ -2,7 +2,7 @@
 
 The target answers each prompt greedily, once; then rounds of K drafted tokens are replayed along
 that answer as they would have happened: accept while the drafted token is the target's, commit the
-target's own token after that. At T = 1 the target's sampled answers are gone through token by token:
+target's own token after that. At T = 1 the target's sampled answers are read token by token:
 the expected acceptance is Σ min(p, q') for a drawn TLI token and p(x) for a greedy SLEM token.
 Knows models in folders; nothing of servers.
 
