@@ -8,10 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
+from specroute.acceptance import Lossy, Rule, Sampling, Sees, Server, choose_rule
 from specroute.profiles import Capabilities
 from specroute.request import TextRequest
 from specroute.types import Exactness, Method
+
+
+class Judge(StrEnum):
+    """Who decides in ``score`` what of a draft stands."""
+
+    ARGMAX = "argmax"
+    """T = 0: the target's most probable token at each position (rule 1)."""
+    RULES = "rules"
+    """The acceptance rules, on the target's log-probabilities (rules 2, 4, 5, 6, and lossy)."""
+    DRAWS = "draws"
+    """The target's own draw at each position (rule 3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What of a target's evidence may be used, as calibration has found."""
+
+    scoring: str = "unknown"
+    """``unknown | trusted | refused``."""
+    reason: str = ""
+    evidence: str | None = None
+    """The form (``ids | text | chat``) of the dialect that shows log-probabilities."""
+    argmax: bool = True
+    top_n: bool = True
+    """That dialect shows the most probable token, and the top N."""
+    draws: str | None = None
+    """The form of the dialect that draws at every position."""
+    draw_logprobs: bool = False
+    by_ids: bool = False
+    """Streams go on from ids of a vocabulary that is known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +57,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """``plans`` always holds plain; ``reasons`` says why a method is not among them."""
+    """``plans`` always holds plain; ``reasons`` says why a method is not among them. ``judge``:
+    who would decide in ``score``."""
 
     plans: tuple[Candidate, ...]
     reasons: tuple[tuple[Method, str], ...] = ()
+    judge: Judge | None = None
 
     def of(self, method: Method) -> tuple[Candidate, ...]:
         return tuple(plan for plan in self.plans if plan.method is method)
@@ -36,9 +70,13 @@ class Candidates:
     def at_least(self, floor: Exactness) -> Candidates:
         """Without the plans whose label is looser than ``floor``."""
         kept = tuple(plan for plan in self.plans if plan.exactness.rank <= floor.rank)
-        lost = {plan.method for plan in self.plans} - {plan.method for plan in kept}
-        why = f"its answers would only be {Exactness.BOUNDED}, the policy asks for {floor}"
-        return Candidates(kept, (*self.reasons, *((method, why) for method in sorted(lost))))
+        reasons = list(self.reasons)
+        for method in sorted({plan.method for plan in self.plans} - {p.method for p in kept}):
+            label = self.of(method)[0].exactness
+            reasons.append(
+                (method, f"its answers would only be {label}, the policy asks for {floor}")
+            )
+        return Candidates(kept, tuple(reasons), self.judge)
 
     def why_not(self, method: Method) -> str:
         return next((why for m, why in self.reasons if m is method), "")
@@ -51,59 +89,104 @@ def candidates(
     request: TextRequest,
     capabilities: Capabilities,
     drafters: Sequence[str],
-    *,
-    scoring: str,
-    scoring_reason: str,
-    by_ids: bool,
+    trust: Trust,
+    lossy: Lossy | None = None,
 ) -> Candidates:
-    """The plans for one request without an obstacle. ``scoring``: ``unknown | trusted | refused``;
-    ``by_ids``: the target takes and shows ids of a vocabulary that is known here."""
+    """The plans for one request without an obstacle. ``lossy`` only where the config allows it."""
     plans: list[Candidate] = [PLAIN]
     reasons: list[tuple[Method, str]] = []
-    label = Exactness.EXACT_GREEDY if request.greedy else Exactness.EXACT
-    if not by_ids:
-        label = Exactness.BOUNDED
-    why = _no_score(request, capabilities, scoring, scoring_reason, by_ids)
-    if why is None:
-        plans += [Candidate(Method.SCORE, name, label) for name in drafters]
+    found = judged_by(request, capabilities, trust, lossy)
+    judge = None
+    if isinstance(found, str):
+        reasons.append((Method.SCORE, found))
     else:
-        reasons.append((Method.SCORE, why))
-    why = _no_prefix(request, capabilities, by_ids)
+        judge, label = found
+        plans += [Candidate(Method.SCORE, name, label) for name in drafters]
+    why = _no_prefix(request, capabilities, trust.by_ids)
     if why is None:
+        label = _exact(request) if trust.by_ids else Exactness.BOUNDED
         plans += [Candidate(Method.PREFIX, name, label) for name in drafters]
     else:
         reasons.append((Method.PREFIX, why))
-    return Candidates(tuple(plans), tuple(reasons))
+    return Candidates(tuple(plans), tuple(reasons), judge)
 
 
-def _no_score(
-    request: TextRequest, capabilities: Capabilities, scoring: str, reason: str, by_ids: bool
-) -> str | None:
-    if not capabilities.completions or "echo" not in capabilities.score:
-        return "the target is not known to score prompts (echo with logprobs)"
-    if scoring == "refused":
-        return f"the target's scoring is not trusted: {reason}"
+def judged_by(
+    request: TextRequest, capabilities: Capabilities, trust: Trust, lossy: Lossy | None
+) -> tuple[Judge, Exactness] | str:
+    """(who judges a draft for this request, the label that gives), or why nobody can."""
+    if trust.scoring == "refused":
+        return f"the target's scoring is not trusted: {trust.reason}"
+    if trust.scoring == "unknown":
+        return "the target has not been calibrated"
+    draws = trust.draws
+    by_draws = (Judge.DRAWS, _exact(request) if draws == "ids" else Exactness.BOUNDED)
+    ids = trust.evidence == "ids"
+    if request.greedy:
+        if lossy is not None and ids:
+            return Judge.RULES, Exactness.HEURISTIC
+        if trust.evidence is not None and trust.argmax:
+            return Judge.ARGMAX, Exactness.EXACT_GREEDY if ids else Exactness.BOUNDED
+        return by_draws if draws else "the target shows neither its argmax nor its own draws"
+    why = _hidden_settings(request, capabilities)
+    if why is None and ids:
+        label = _rules_label(request, capabilities, trust, lossy)
+        if label is not None:
+            return Judge.RULES, label
+        why = "the target shows too little of its distribution for these sampling settings"
+    if draws:
+        return by_draws
+    return why or "at a temperature above 0 only tokens whose ids are known can be judged"
+
+
+def sampling_of(request: TextRequest) -> Sampling:
+    """The request's sampling settings, OpenAI's defaults where it has none."""
+    return Sampling(
+        temperature=request.temperature if request.temperature is not None else 1.0,
+        top_p=request.top_p if request.top_p is not None else 1.0,
+        top_k=request.top_k or 0,
+        min_p=request.min_p or 0.0,
+    )
+
+
+def server_of(capabilities: Capabilities, trust: Trust) -> Server:
+    """What the target can be asked for in the middle of judging."""
+    return Server(
+        draws=bool(capabilities.completions and capabilities.id_prompts),
+        draw_logprobs=trust.draw_logprobs,
+        logit_bias=capabilities.logit_bias is True,
+    )
+
+
+def _hidden_settings(request: TextRequest, capabilities: Capabilities) -> str | None:
     if request.temperature is None:
         return "'temperature' is left to the server, so its distribution is not known"
-    if request.greedy:
-        return None
-    if not by_ids:
-        return "at a temperature above 0 only tokens whose ids are known can be judged"
     known = capabilities.sampling_defaults == "openai"
     if not known and (request.top_p is None or request.top_k is None):
         return (
             "at a temperature above 0 the server's own defaults for top_p and top_k are not known; "
             "send both"
         )
-    n = capabilities.echo_max_logprobs or 0
-    if request.top_k is not None and 0 < request.top_k <= n:
-        return None
-    if request.top_p is not None and request.top_p < 1:
-        return None
-    return (
-        "at a temperature above 0 only what top_k or top_p cuts off inside the server's top "
-        f"{n} log-probabilities can be judged exactly"
-    )
+    return None
+
+
+def _rules_label(
+    request: TextRequest, capabilities: Capabilities, trust: Trust, lossy: Lossy | None
+) -> Exactness | None:
+    """The label under the acceptance rules; ``None`` where every position would need a draw."""
+    sampling, n = sampling_of(request), capabilities.echo_max_logprobs or 0
+    sees = Sees.TOP if trust.top_n else Sees.DRAFTED
+    if trust.top_n and 0 < sampling.top_k <= n:
+        sees = Sees.ALL
+    choice = choose_rule(sees, sampling, server_of(capabilities, trust), drawn=True, lossy=lossy)
+    if choice.rule not in (Rule.MATCH, Rule.PLAIN):
+        return choice.exactness
+    nucleus = trust.top_n and sampling.top_p < 1
+    return Exactness.EXACT if nucleus else None
+
+
+def _exact(request: TextRequest) -> Exactness:
+    return Exactness.EXACT_GREEDY if request.greedy else Exactness.EXACT
 
 
 def _no_prefix(request: TextRequest, capabilities: Capabilities, by_ids: bool) -> str | None:

@@ -156,10 +156,10 @@ class Measurements:
         self._pace: dict[tuple[str, str], tuple[Mean, Mean, Mean]] = defaultdict(
             lambda: (Mean(_DECAY_REQUEST), Mean(_DECAY_REQUEST), Mean(_DECAY_REQUEST))
         )
-        self._acceptance: dict[tuple[str, str, str], AcceptanceCounts] = defaultdict(
+        self._acceptance: dict[tuple[str, str, str, str], AcceptanceCounts] = defaultdict(
             lambda: AcceptanceCounts(_DECAY_ROUND)
         )
-        self._verify: dict[str, Mean] = defaultdict(lambda: Mean(0.9, most=2))
+        self._verify: dict[tuple[str, str], Mean] = defaultdict(lambda: Mean(0.9, most=2))
         self._draft: dict[str, Mean] = defaultdict(lambda: Mean(0.9, most=2))
         self._since: dict[tuple[str, str, str], int] = defaultdict(int)
 
@@ -185,9 +185,9 @@ class Measurements:
         for key in (traffic, ""):
             self._pace[target, key][2].add(tokens)
 
-    def verify_time(self, target: str, seconds: float) -> None:
-        """One scoring request's time, calibration's included."""
-        self._verify[target].add(seconds)
+    def verify_time(self, target: str, how: str, seconds: float) -> None:
+        """One scoring request's time, calibration's included. ``how``: as in :meth:`round`."""
+        self._verify[target, how].add(seconds)
 
     def round(
         self,
@@ -200,13 +200,15 @@ class Measurements:
         judged: int,
         draft_s: float | None,
         verify_s: float | None,
+        how: str = "",
     ) -> None:
-        """One verification round. ``draft_s``, ``verify_s``: ``None`` where a round doesn't tell
+        """One verification round. ``how``: who judged; kinds that differ in it share nothing but
+        the draft's time. ``draft_s``, ``verify_s``: ``None`` where a round doesn't tell
         (the first draft also reads the prompt; lanes are no scoring request)."""
         for key in (traffic, ""):
-            self._acceptance[target, drafter, key].add(accepted, judged)
+            self._acceptance[target, drafter, key, how].add(accepted, judged)
         if verify_s is not None:
-            self._verify[target].add(verify_s)
+            self._verify[target, how].add(verify_s)
         if drafted and draft_s is not None:
             self._draft[drafter].add(draft_s / drafted)
 
@@ -215,19 +217,19 @@ class Measurements:
         key = (target, drafter, traffic)
         self._since[key] = 0 if tried else self._since[key] + 1
 
-    def snapshot(self, target: str, drafter: str, traffic: str) -> Snapshot:
+    def snapshot(self, target: str, drafter: str, traffic: str, how: str = "") -> Snapshot:
         """The figures for one class; a class with little of its own borrows from all of them."""
         own, pooled = self._pace[target, traffic], self._pace[target, ""]
         ttft, tpot, length = (
             a.value if a.value is not None else b.value for a, b in zip(own, pooled, strict=True)
         )
-        acceptance = self._acceptance[target, drafter, traffic].frozen()
-        acceptance = acceptance.borrowing(self._acceptance[target, drafter, ""].frozen())
+        acceptance = self._acceptance[target, drafter, traffic, how].frozen()
+        acceptance = acceptance.borrowing(self._acceptance[target, drafter, "", how].frozen())
         return Snapshot(
             Pace(ttft, tpot, length),
             acceptance,
-            self._verify[target].value,
+            self._verify[target, how].value,
             self._draft[drafter].value,
-            self._verify[target].weight,
+            self._verify[target, how].weight,
             self._since[target, drafter, traffic],
         )

@@ -44,7 +44,7 @@ class Capabilities:
     min_max_tokens: int = 1
     score: tuple[str, ...] = ()
     """Scoring dialects, best first: ``echo``, ``prompt_logprobs``, ``echo_last``, ``generate``,
-    ``fanout``, ``mistral``. Only ``echo`` is implemented."""
+    ``fanout``, ``mistral``. A list may name one that shows log-probabilities and ``fanout``."""
     echo_max_logprobs: int | None = None
     """Largest ``logprobs=N`` on /completions, with echo or without."""
     echo_shape: str = "choices"
@@ -64,6 +64,8 @@ class Capabilities:
     """Largest ``top_logprobs`` on chat; 0: none at all."""
     logprobs: str | None = None
     """``raw`` or ``processed`` (after temperature and truncation), of generated tokens."""
+    logit_bias: bool | None = None
+    """/completions takes ``logit_bias`` by token id."""
     token_ids_param: str | None = None
     """Request field that makes logprob tokens come as ``token_id:N``."""
     template: str | None = None

@@ -13,21 +13,25 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
+from specroute.acceptance import Drawn, Lossy, Request, Server
 from specroute.answer import Answer, Delta
 from specroute.book import Book
+from specroute.candidates import Judge
 from specroute.context import Committed, Prompt
 from specroute.draft.base import Distribution, Drafter, DraftSession, Proposal
-from specroute.errors import DraftError
+from specroute.errors import DraftError, ProviderError
 from specroute.events import Commit, RoundDone
 from specroute.http.deadline import Deadline
 from specroute.ledger import Price
 from specroute.measure import AcceptanceCounts, Mean, Measurements, Snapshot
 from specroute.policy.base import Plan, Policy, RoundView
 from specroute.request import TextRequest
+from specroute.target.learned import Trusted
+from specroute.target.scoring import draw, score
 from specroute.target.stream import Piece
 from specroute.target.target import Target
-from specroute.target.view import View
-from specroute.types import Exactness
+from specroute.target.view import BadEvidence, View
+from specroute.types import Exactness, Method
 from specroute.vocabulary import Vocabulary
 
 PATIENCE = 0.5
@@ -69,6 +73,13 @@ class Session:
     draft_target: str = ""
     """``provider:model`` of a remote draft."""
     draft_temperature: float | None = None
+    judge: Judge | None = None
+    """Who judges in ``score``."""
+    scores_by_ids: bool = True
+    """Drafts are scored as token ids; else as text."""
+    server: Server = field(default_factory=Server)
+    """What the target can be asked for in the middle of judging."""
+    lossy: Lossy | None = None
     clock: Callable[[], float] = perf_counter
     tally: Tally = field(default_factory=Tally)
     notes: list[str] = field(default_factory=list)
@@ -99,7 +110,9 @@ class Session:
 
     def snapshot(self) -> Snapshot:
         """The figures for this request's target, drafter and class, with its context and price."""
-        found = self.measurements.snapshot(str(self.target.ref), self.drafter.name, self.traffic)
+        found = self.measurements.snapshot(
+            str(self.target.ref), self.drafter.name, self.traffic, self.how
+        )
         return priced(replace(found, context=self.context), self.price_of(str(self.target.ref)))
 
     def next_k(self) -> int:
@@ -161,9 +174,31 @@ class Session:
         """The deadline of what a plain call can replace."""
         return (self.deadline.resumed() if self.answer.tokens else self.deadline).part(PATIENCE)
 
+    @property
+    def how(self) -> str:
+        """What its rounds are measured as: who judges them, or the method."""
+        scored = self.plan.method is Method.SCORE and self.judge is not None
+        return str(self.judge) if scored else str(self.plan.method)
+
+    @property
+    def using(self) -> Trusted:
+        """The dialect that this request's judge needs, and the form of its context."""
+        learned = self.target.learned
+        found = learned.sampler if self.judge is Judge.DRAWS else learned.dialect
+        if found is None:  # Another request has just found it out.
+            raise BadEvidence(learned.reason or "the target's scoring is no longer trusted")
+        return found
+
+    @property
+    def top_n(self) -> int:
+        """N: the alternatives asked for at each position."""
+        return min(self.target.capabilities.echo_max_logprobs or 1, 20)
+
     async def score(self, draft: Sequence[int] | str, *, logprobs: int) -> View:
-        """The target's view of ``draft`` after what is committed. Raises as ``Target.score``."""
-        view = await self.target.score(
+        """The target's view of ``draft`` after what is committed."""
+        view = await score(
+            self.target,
+            self.using,
             self.prompt,
             self.committed,
             draft,
@@ -173,8 +208,31 @@ class Session:
             deadline=self._optional(),
         )
         if not self.answer.tokens:
-            self.prompt_tokens = view.before
+            counted = (view.usage.prompt_tokens or 0) - len(view.positions)
+            self.prompt_tokens = view.before or max(counted, 0) or None
         return view
+
+    async def draw(self, request: Request, drafted: Sequence[int]) -> list[Drawn]:
+        """Draws that an acceptance rule asks for, after what is committed and ``drafted``."""
+        return await draw(
+            self.target,
+            request,
+            self.prompt,
+            (*(self.answer.ids or ()), *drafted),
+            sampling=self.sampling,
+            book=self.book,
+            deadline=self._optional(),
+        )
+
+    def refuse(self, reason: str) -> None:
+        """Evidence failed: this request's dialect is not used again at this target."""
+        learned = self.target.learned
+        found = learned.sampler if self.judge is Judge.DRAWS else learned.dialect
+        learned.refuse(reason, found[0].name if found is not None else None)
+
+    def rest(self, error: ProviderError) -> None:
+        """A scoring call failed: the target is not scored on for a while."""
+        self.target.learned.rest(self.deadline.clock(), f"a call failed lately: {error}")
 
     def apply(self, commit: Commit) -> Delta:
         """Make a commit part of the answer; the text to hand on now, and the end if this is it."""
@@ -212,6 +270,7 @@ class Session:
             judged=done.judged,
             draft_s=draft_s,
             verify_s=done.verify_seconds,
+            how=self.how,
         )
 
     def loosen(self, label: Exactness, reason: str) -> None:

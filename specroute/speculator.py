@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from specroute.answer import Answer
 from specroute.book import Book
-from specroute.candidates import candidates
+from specroute.candidates import Candidates, Judge, Trust, candidates, server_of
 from specroute.config import (
     Config,
     DraftConfig,
@@ -101,10 +101,12 @@ class Speculator:
         self._supervisor = supervisor
         self._targets: dict[tuple[TargetRef, str | None], Target] = {}
         self._drafters: dict[str, Drafter] = dict(drafters or {})
-        self._policies: dict[int, tuple[PolicyConfig, tuple[Fixed | Adaptive, str]]] = {}
+        self._policies: dict[int, tuple[PolicyConfig, tuple[Fixed | Adaptive, Exactness]]] = {}
         self._calibrating: set[TargetRef] = set()
         self._loads: dict[str, asyncio.Task[DraftError | None]] = {}
         self.measurements = Measurements()
+        for model in config.models.values():
+            self._policy(model.policy)  # A policy that can't be is an error now, not later.
 
     async def try_run(self, call: TextCall) -> bytes | SpeculativeStream | str:
         """A body (a JSON answer or a stream of chunks), or one sentence why the call goes plain.
@@ -137,11 +139,14 @@ class Speculator:
                     self._keep(call, book, [])
                     return f"not speculated on: the target {target.learned.reason}"
             resting = target.learned.resting(call.deadline.clock())
-            plan = self._plan(request, target, model, policy, floor, traffic, resting)
+            options = self._options(request, target, model, policy, floor, resting)
+            plan = self._plan(request, target, model, policy, options, traffic)
             if plan.method is Method.PLAIN or plan.drafter is None:
                 self._keep(call, book, [])
                 return plan.reason
-            session = await self._open(call, request, target, model, policy, plan, book, traffic)
+            session = await self._open(
+                call, request, target, policy, plan, options.judge, book, traffic
+            )
         except templates.NoTemplate as error:
             self._keep(call, book, [])
             return str(error)
@@ -163,29 +168,36 @@ class Speculator:
 
     # --- the plan ---------------------------------------------------------------------------
 
+    def _options(
+        self,
+        request: TextRequest,
+        target: Target,
+        model: ModelConfig,
+        policy: Fixed | Adaptive,
+        floor: Exactness,
+        resting: bool,
+    ) -> Candidates:
+        trust = trust_in(target)
+        if resting:
+            trust = replace(trust, scoring="refused")
+        lossy = policy.lossy if floor is Exactness.HEURISTIC else None
+        found = candidates(request, target.capabilities, model.drafts, trust, lossy)
+        return found.at_least(floor)
+
     def _plan(
         self,
         request: TextRequest,
         target: Target,
         model: ModelConfig,
         policy: Fixed | Adaptive,
-        floor: str,
+        options: Candidates,
         traffic: str,
-        resting: bool,
     ) -> Plan:
-        options = candidates(
-            request,
-            target.capabilities,
-            model.drafts,
-            scoring="refused" if resting else target.learned.scoring,
-            scoring_reason=target.learned.reason,
-            by_ids=target.by_ids,
-        )
-        options = options.at_least(Exactness(floor))
         price = self.price_of(str(target.ref))
+        how = str(options.judge) if options.judge is not None else ""
 
         def snapshot(drafter: str) -> Snapshot:
-            found = self.measurements.snapshot(str(target.ref), drafter, traffic)
+            found = self.measurements.snapshot(str(target.ref), drafter, traffic, how)
             return priced(replace(found, context=_rough_tokens(request)), price)
 
         plan = policy.plan(options, snapshot)
@@ -194,7 +206,7 @@ class Speculator:
             self.measurements.planned(str(target.ref), name, traffic, tried=tried)
         return plan
 
-    def _policy(self, config: PolicyConfig) -> tuple[Fixed | Adaptive, str]:
+    def _policy(self, config: PolicyConfig) -> tuple[Fixed | Adaptive, Exactness]:
         found = self._policies.get(id(config))
         if found is None or found[0] is not config:
             found = self._policies[id(config)] = (config, make_policy(config))
@@ -209,9 +221,9 @@ class Speculator:
         call: TextCall,
         request: TextRequest,
         target: Target,
-        model: ModelConfig,
         policy: Fixed | Adaptive,
         plan: Plan,
+        judge: Judge | None,
         book: Book,
         traffic: str,
     ) -> Session | str:
@@ -238,6 +250,8 @@ class Speculator:
         if target.learned.vocabulary is not None:
             answer.use(target.learned.vocabulary)
         seed = call.options.seed
+        learned, trust = target.learned, trust_in(target)
+        trusted = learned.sampler if judge is Judge.DRAWS else learned.dialect
         return Session(
             request=request,
             target=target,
@@ -254,6 +268,10 @@ class Speculator:
             price_of=self.price_of,
             draft_target=f"{draft.provider}:{draft.model}",
             draft_temperature=draft.temperature,
+            judge=judge,
+            scores_by_ids=trusted is not None and trusted[1] == "ids",
+            server=server_of(target.capabilities, trust),
+            lossy=policy.lossy,
         )
 
     def _target(self, ref: TargetRef, provider: ProviderConfig, model: ModelConfig) -> Target:
@@ -328,7 +346,7 @@ class Speculator:
             try:
                 target.tokenizer = await asyncio.to_thread(load_vocabulary, model.tokenizer)
             except (DraftError, ValueError) as error:
-                target.refuse_scoring(f"tokenizer {model.tokenizer!r}: {error}")
+                target.learned.refuse(f"tokenizer {model.tokenizer!r}: {error}")
                 return []
         found: list[Vocabulary] = []
         failed: list[DraftError] = []
@@ -399,9 +417,13 @@ class Speculator:
         calls = [a for a in book.attempts if a.purpose == "calibrate" and a.outcome == "ok"]
         if target.learned.scoring != "trusted" or len(calls) < 2:
             return
-        generated, scored = calls[-2], calls[-1]
+        generated, scored = calls[0], calls[1]
         name = str(target.ref)
-        self.measurements.verify_time(name, scored.seconds)
+        evidence = target.learned.dialect is not None
+        for how in (Judge.ARGMAX, Judge.RULES) if evidence else ():
+            self.measurements.verify_time(name, how, scored.seconds)
+        if target.learned.sampler is not None:
+            self.measurements.verify_time(name, Judge.DRAWS, calls[-1].seconds)
         steps = (generated.usage.completion_tokens or 1) - 1
         if steps > 0 and generated.seconds > scored.seconds:
             tpot = (generated.seconds - scored.seconds) / steps
@@ -444,6 +466,22 @@ async def _loaded(drafter: Drafter) -> DraftError | None:
 def _loading(deadline: Deadline) -> Deadline:
     """Beside the requests, a model may take all its time to load."""
     return Deadline(UNLIMITED, deadline.clock)
+
+
+def trust_in(target: Target) -> Trust:
+    """What of a target's evidence may be used, as a frozen value."""
+    learned = target.learned
+    dialect, sampler = learned.dialect, learned.sampler
+    return Trust(
+        scoring=learned.scoring,
+        reason=learned.reason,
+        evidence=dialect[1] if dialect else None,
+        argmax=dialect[0].shows.argmax if dialect else False,
+        top_n=dialect[0].shows.top_n if dialect else False,
+        draws=sampler[1] if sampler else None,
+        draw_logprobs=learned.draw_logprobs,
+        by_ids=target.by_ids,
+    )
 
 
 def traffic_class(request: TextRequest) -> str:

@@ -1,19 +1,21 @@
-"""``score``: rounds of drafted tokens, judged by the target's prompt logprobs.
+"""``score``: rounds of drafted tokens, judged by the target.
 
-Each round sends prompt + committed + draft in one request and commits the accepted tokens, and the
-recovered or the bonus token. At T = 0 exact by the target's own argmax (``exact-greedy``); above it
-exact by rejection sampling where everything that matters is visible (``acceptance.visible``), and
-where one position is not, that token is the target's own draw. Needs prompt logprobs that passed
-calibration. Costs a request, and the prompt as input, a round.
+Each round sends prompt + committed + draft in one request and commits what stands of the draft and
+one token of the target's own. Who judges is ``session.judge``: the target's argmax (T = 0), the
+acceptance rules on its log-probabilities (they may ask for draws), or its own draws. Exact as the
+rules are (docs/verification.md). Needs a dialect that passed calibration. Costs a request, and the
+prompt as input, a round (``fanout``: one prompt per drafted token and one more).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specroute.acceptance import Outcome, Sampling, verify, visible
+from specroute.acceptance import Drawn, Evidence, Outcome, Request, judging, step
+from specroute.candidates import Judge, sampling_of
 from specroute.draft.base import Proposal
 from specroute.errors import DraftError, ProviderError
 from specroute.events import Commit, Event, Handover, RoundDone
@@ -25,6 +27,22 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"\s*(<.+>|\[.+\])\s*", re.DOTALL)
 """How special tokens are called: ``</s>``, ``<|im_end|>``, ``[EOS]``."""
+RETOKENISED = "retokenised: the target saw the committed text cut into tokens by its server"
+UNFINISHED = "a rejection was left unfinished: its residual token could not be drawn"
+
+Key = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What of a round stands. ``last``: the tokens that follow the accepted ones, all known to be
+    right; empty where none is known. ``ended``: the target ended the answer there. ``cut``: why
+    the method can't go on after this."""
+
+    outcome: Outcome
+    last: tuple[Key, ...] = ()
+    ended: bool = False
+    cut: str | None = None
 
 
 async def run(session: Session) -> AsyncGenerator[Event]:
@@ -32,128 +50,179 @@ async def run(session: Session) -> AsyncGenerator[Event]:
 
     Never raises a provider's, a draft's or an evidence error: it hands over, with the reason.
     """
-    if not session.target.by_ids:
-        session.loosen(
-            Exactness.BOUNDED,
-            "retokenised: the target saw the committed text cut into tokens by its server",
-        )
-    unseen = False
+    if not session.scores_by_ids:
+        session.loosen(Exactness.BOUNDED, RETOKENISED)
+    if session.lossy is not None and session.judge is Judge.RULES:
+        session.loosen(Exactness.HEURISTIC, f"accepted by {session.lossy}")
+    alone = False
     while session.answer.finish is None:
         k = session.next_k()
         if k == 0 and session.answer.remaining != 1:
             yield Handover("a plain stream is faster from here on")
             return
         try:
-            if k == 0 or unseen:
+            if k == 0 or alone:
                 one = await _one(session)
                 yield one
                 if isinstance(one, Handover):
                     return
-                unseen = False
+                alone = False
                 continue
             started = session.clock()
-            proposal = await session.draft(k)
+            proposal = await session.draft(k, greedy=session.judge is Judge.DRAWS)
             drafted_at = session.clock()
             if not proposal:
                 yield Handover("the draft has nothing to propose")
                 return
             view = await _score(session, proposal)
-            outcome, last = _verdict(session, proposal, view)
-            unseen = outcome.verdict == "unseen" or (last is None and outcome.verdict == "rejected")
+            verdict = await _verdict(session, proposal, view)
         except DraftError as error:
             yield Handover(f"the draft failed: {error}")
             return
         except BadEvidence as error:
-            session.target.refuse_scoring(str(error))
+            session.refuse(str(error))
             yield Handover(f"the target's evidence was refused: {error}")
             return
         except ProviderError as error:
-            session.target.learned.rest(session.deadline.clock(), f"a call failed lately: {error}")
+            session.rest(error)
             yield Handover(f"a scoring request failed: {error}")
             return
         session.target.learned.failures = 0
-        drafted = len(view.positions)
+        outcome = verdict.outcome
+        alone = outcome.verdict == "unseen" or (
+            outcome.verdict == "rejected" and not verdict.last and not verdict.ended
+        )
         yield RoundDone(
-            drafted=drafted,
+            drafted=len(view.positions),
             accepted=outcome.accepted,
             judged=outcome.accepted + (outcome.verdict == "rejected"),
             draft_seconds=drafted_at - started,
             verify_seconds=session.clock() - drafted_at,
             context=session.context,
         )
-        commits, end = _commits(session, view, outcome, last)
+        commits, end = _commits(session, view, verdict)
         for commit in commits:
             yield commit
+        if verdict.cut is not None:
+            yield Handover(verdict.cut)
+            return
         if end is not None:
             yield end
             return
 
 
 async def _score(session: Session, proposal: Proposal) -> View:
-    caps = session.target.capabilities
-    n = 1 if session.request.greedy else min(caps.echo_max_logprobs or 1, 20)
-    draft = proposal.ids if session.target.by_ids else proposal.text
+    draft = proposal.ids if session.scores_by_ids else proposal.text
     if draft is None:
         raise DraftError("the draft's tokens are not in the target's vocabulary")
+    n = 1 if session.judge is Judge.ARGMAX else session.top_n
     return await session.score(draft, logprobs=n)
 
 
-def _verdict(session: Session, proposal: Proposal, view: View) -> tuple[Outcome, int | str | None]:
-    """(what of the draft stands, the token that follows it or ``None``)."""
-    if not session.target.by_ids:
-        outcome, last = _greedy(view.positions, view.bonus)
-        # What looks like a special token's name may be one, or be text: the server will say.
-        named = outcome.verdict == "rejected" and _NAME.fullmatch(str(last))
-        return outcome, None if named else last
+async def _verdict(session: Session, proposal: Proposal, view: View) -> Verdict:
+    if session.judge is Judge.DRAWS:
+        return _drawn(view)
+    if session.judge is Judge.ARGMAX:
+        return _greedy(view, by_text=not session.scores_by_ids)
+    return await _ruled(session, proposal, view)
+
+
+# --- the three judges ---------------------------------------------------------------------------
+
+
+def _greedy(view: View, *, by_text: bool) -> Verdict:
+    """T = 0: accept while the drafted token is the target's argmax."""
+    for i, position in enumerate(view.positions):
+        best = position.argmax
+        if position.key != best:
+            # What looks like a special token's name may be one, or be text: the server will say.
+            named = by_text and _NAME.fullmatch(str(best))
+            return Verdict(Outcome(i, None, "rejected"), () if named else (best,))
+    return _bonus(view)
+
+
+def _drawn(view: View) -> Verdict:
+    """Rule 3: the target drew after every drafted beginning; what it drew is committed."""
+    for i, (position, sample) in enumerate(zip(view.positions, view.samples, strict=False)):
+        if not sample.tokens:
+            if sample.finish == "stop":
+                return Verdict(Outcome(i, None, "rejected"), (), ended=True)
+            return Verdict(Outcome(i, None, "unseen"), cut="a token without readable text")
+        if sample.tokens[0] != position.key:
+            ended = sample.finish == "stop"
+            return Verdict(Outcome(i, None, "rejected"), sample.tokens, ended=ended)
+        if sample.finish == "stop" and len(sample.tokens) == 1:
+            # The drafted token is the one that ends the answer.
+            return Verdict(Outcome(i + 1, None, "all"), ended=True)
+    return _bonus(view)
+
+
+def _bonus(view: View) -> Verdict:
+    outcome = Outcome(len(view.positions), None, "all")
+    return Verdict(outcome, view.bonus, ended=view.finish == "stop")
+
+
+async def _ruled(session: Session, proposal: Proposal, view: View) -> Verdict:
+    """The acceptance rules. A request that fails in the middle of a rejection is asked once more;
+    then the answer is labelled for it."""
     drafted = proposal.ids or ()
-    if session.request.greedy:
-        return _greedy(view.positions, view.bonus)
     try:
-        p = [_visible(session, position) for position in view.positions]
+        evidence = [_evidence(session, position) for position in view.positions]
     except ValueError as error:
         raise BadEvidence(str(error)) from error
-    outcome = verify(drafted, p, proposal.q, session.rng)
-    if outcome.verdict == "all":
-        return outcome, view.bonus[0] if view.bonus else None
-    return outcome, outcome.token
-
-
-def _greedy(
-    positions: tuple[Position, ...], bonus: tuple[int | str, ...]
-) -> tuple[Outcome, int | str | None]:
-    """T = 0: accept while the drafted token is the target's argmax."""
-    for i, position in enumerate(positions):
-        if position.key != position.argmax:
-            return Outcome(i, None, "rejected"), position.argmax
-    return Outcome(len(positions), None, "all"), bonus[0] if bonus else None
-
-
-def _visible(session: Session, position: Position) -> Mapping[int, float] | None:
-    request, caps = session.request, session.target.capabilities
-    return visible(
-        [(key, logprob) for key, logprob in position.top if isinstance(key, int)],
-        Sampling(
-            temperature=request.temperature if request.temperature is not None else 1.0,
-            top_p=request.top_p if request.top_p is not None else 1.0,
-            top_k=request.top_k or 0,
-            min_p=request.min_p or 0.0,
-        ),
-        min(caps.echo_max_logprobs or 1, 20),
+    going = judging(
+        drafted,
+        evidence,
+        proposal.q,
+        sampling_of(session.request),
+        session.server,
+        session.rng,
+        lossy=session.lossy,
     )
+    found = step(going)
+    while not isinstance(found, Outcome):
+        request = found
+        try:
+            found = step(going, await _ask(session, request, drafted))
+        except (BadEvidence, ProviderError, ValueError) as error:
+            if request.mid_rejection:
+                session.loosen(Exactness.HEURISTIC, UNFINISHED)
+            kept = Outcome(request.position, None, "unseen")
+            return Verdict(kept, cut=f"the target could not be asked for a token: {error}")
+    if found.verdict == "all":
+        return _bonus(view)
+    return Verdict(found, () if found.token is None else (found.token,))
+
+
+def _evidence(session: Session, position: Position) -> Evidence:
+    top = [(key, logprob) for key, logprob in position.top if isinstance(key, int)]
+    return Evidence.of(top, position.logprob, sampling_of(session.request), session.top_n)
+
+
+async def _ask(session: Session, request: Request, drafted: tuple[int, ...]) -> list[Drawn]:
+    try:
+        return await session.draw(request, drafted[: request.position])
+    except ProviderError:
+        if not request.mid_rejection:
+            raise
+        return await session.draw(request, drafted[: request.position])
+
+
+# --- commits ------------------------------------------------------------------------------------
 
 
 def _commits(
-    session: Session, view: View, outcome: Outcome, last: int | str | None
+    session: Session, view: View, verdict: Verdict
 ) -> tuple[list[Commit], Handover | None]:
     """What stands of the round, and a hand-over where only the server can say how it goes on."""
-    keys = [position.key for position in view.positions[: outcome.accepted]]
-    if last is not None:
-        keys.append(last)
-    finish = None
-    if outcome.verdict == "all" and last is None and view.finish == "stop":
-        finish = "stop"  # the end token came without an entry of its own
-    if not session.target.by_ids:
-        return _text_commits([str(key) for key in keys[: session.answer.remaining]], finish)
+    accepted = verdict.outcome.accepted
+    keys: list[Key] = [position.key for position in view.positions[:accepted]]
+    keys += verdict.last
+    # Only the last of the target's own tokens can be the one that ended the answer.
+    finish = "stop" if verdict.ended else None
+    if not session.scores_by_ids:
+        ends_bare = verdict.ended and not verdict.last
+        return _text_commits([str(key) for key in keys[: session.answer.remaining]], ends_bare)
     vocabulary = session.target.learned.vocabulary
     assert vocabulary is not None
     ids: list[int] = []
@@ -161,9 +230,8 @@ def _commits(
     for i, key in enumerate(keys):
         token = int(key)
         if token in vocabulary.special_ids and token not in vocabulary.eos_ids:
-            if i == outcome.accepted and outcome.verdict == "all" and _ended(view):
+            if verdict.ended and i == len(keys) - 1:
                 ids.append(token)
-                finish = "stop"
                 break
             # Whether this one ends the answer, only the server knows: it is asked, not guessed.
             if not session.request.greedy:
@@ -171,16 +239,20 @@ def _commits(
                     Exactness.HEURISTIC, "a special token was drawn anew by the target's server"
                 )
             end = Handover("the target chose a special token")
+            finish = None
             break
         ids.append(token)
         if token in vocabulary.eos_ids:
             break
+    if ids and finish and not verdict.last and ids[-1] not in vocabulary.eos_ids:
+        # The end token came without an entry of its own: it still counts.
+        return [Commit(ids=tuple(ids)), Commit(tokens=1, finish=finish)], None
     if ids:
         return [Commit(ids=tuple(ids), finish=finish)], end
     return [Commit(tokens=1, finish=finish)] if finish else [], end
 
 
-def _text_commits(texts: list[str], finish: str | None) -> tuple[list[Commit], Handover | None]:
+def _text_commits(texts: list[str], ended: bool) -> tuple[list[Commit], Handover | None]:
     """A commit a token. Token strings that are not whole text (a split character, a special token
     shown empty) end the round before them."""
     commits: list[Commit] = []
@@ -188,25 +260,21 @@ def _text_commits(texts: list[str], finish: str | None) -> tuple[list[Commit], H
         if not text or "\ufffd" in text:
             return commits, Handover("a token without readable text of its own")
         commits.append(Commit(text, None, 1))
-    if finish:
-        commits.append(Commit(tokens=1, finish=finish))
+    if ended:
+        commits.append(Commit(tokens=1, finish="stop"))
     return commits, None
 
 
 async def _one(session: Session) -> Commit | Handover:
     """One token of the target's own, drawn by its server under the caller's sampling settings."""
-    view = await session.score(() if session.target.by_ids else "", logprobs=1)
+    view = await session.score(() if session.scores_by_ids else "", logprobs=1)
     if not view.bonus:
         if view.finish == "stop":
             return Commit(tokens=1, finish="stop")
         return Handover("a token without readable text of its own")
     first = view.bonus[0]
     if isinstance(first, int):
-        return Commit(ids=(first,), finish="stop" if _ended(view) else None)
-    commits, end = _text_commits([first], None)
+        ended = view.finish == "stop" and len(view.bonus) == 1
+        return Commit(ids=(first,), finish="stop" if ended else None)
+    commits, end = _text_commits([first], False)
     return end or commits[0]
-
-
-def _ended(view: View) -> bool:
-    """Whether the first generated token ended the answer."""
-    return view.finish == "stop" and len(view.bonus) == 1

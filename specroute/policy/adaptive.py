@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specroute import speedup
+from specroute.acceptance import Lossy
 from specroute.candidates import Candidates
 from specroute.measure import Acceptance, Snapshot
 from specroute.policy.base import Plan, RoundView
@@ -35,6 +36,8 @@ class Adaptive:
     max_num_speculative_tokens: int = 16
     min_speedup: float = 1.05
     max_rounds: int = 0
+    lossy: Lossy | None = None
+    """The lossy acceptance rule, where one was asked for."""
 
     eager = False
     """The first requests go plain while the target is calibrated beside them."""

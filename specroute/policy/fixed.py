@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from specroute.acceptance import Lossy
 from specroute.candidates import Candidates
 from specroute.measure import Snapshot
 from specroute.policy.base import Plan, RoundView
@@ -21,6 +22,8 @@ class Fixed:
     method: Method = Method.SCORE
     num_speculative_tokens: int = 4
     max_rounds: int = 0
+    lossy: Lossy | None = None
+    """The lossy acceptance rule, where one was asked for."""
 
     eager = True
     """The caller insists: a target is calibrated before its first request, not beside it."""

@@ -2,19 +2,21 @@
 
 Finds servers that ignore echo, shift it by one, penalise repetition by default, report
 log-probabilities after temperature, or render another prompt than the one we send; those are not
-scored on. Costs one short chat call and one echo call per (host, model) and client.
+scored on. Costs one short chat call and one scoring call a dialect, per (host, model) and client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specroute.context import Committed, Prompt
 from specroute.errors import ProviderError, StatusError
 from specroute.request import CHAT, COMPLETIONS, TextRequest
 from specroute.target import templates
-from specroute.target.dialects import agreement
+from specroute.target.dialects import Dialect, Form, agreement, dialects_of, entries
+from specroute.target.scoring import score
 from specroute.target.view import BadEvidence, checked_logprob
 from specroute.types import Usage
 from specroute.vocabulary import PROBE_TEXTS, Vocabulary
@@ -26,34 +28,35 @@ if TYPE_CHECKING:
 
 QUESTION = "Write the numbers from one to twelve as words, with a comma after each."
 """Repeats commas, so that a repetition penalty the server applies by default shows."""
-NO_ECHO = "the target is not known to score prompts (echo with logprobs)"
+NO_DIALECT = "the target is not known to score prompts in any way that is spoken here"
 TOKENS = 12
 
 
 async def calibrate(
     target: Target, vocabularies: Sequence[Vocabulary], book: Book, deadline: Deadline
 ) -> None:
-    """Decide ``target.learned.scoring``; a provider that can't be reached leaves it unknown.
+    """Find the dialects that ``target`` can be trusted in; see ``target.learned``.
 
-    ``vocabularies``: tokenizers that may be the target's (the configured one, the local drafts');
-    the first whose ids prove to be the server's is kept. Runs once: later calls return at once.
+    A provider that can't be reached leaves it unknown. ``vocabularies``: tokenizers that may be the
+    target's (the configured one, the local drafts'); the first whose ids prove to be the server's
+    is kept. Runs once, and again when a trusted dialect has failed: else it returns at once.
     """
     async with target.calibrating:
         learned = target.learned
-        if learned.scoring != "unknown" or learned.resting(deadline.clock()):
+        if learned.calibrated or learned.resting(deadline.clock()):
             return
         try:
             await _calibrate(target, vocabularies, book, deadline)
         except (BadEvidence, templates.NoTemplate) as error:
-            target.refuse_scoring(str(error))
+            learned.refuse(str(error))
         except ProviderError as error:
             if isinstance(error, StatusError) and not _passing(error.status):
-                target.refuse_scoring(f"the server refused a calibration call: {error}")
+                learned.refuse(f"the server refused a calibration call: {error}")
                 return
             learned.rest(deadline.clock(), f"could not be calibrated yet: {error}")
         else:
-            learned.scoring = "trusted"
-            learned.reason, learned.failures = "", 0
+            learned.calibrated = True
+            learned.failures = 0
 
 
 def _passing(status: int) -> bool:
@@ -64,52 +67,95 @@ def _passing(status: int) -> bool:
 async def _calibrate(
     target: Target, vocabularies: Sequence[Vocabulary], book: Book, deadline: Deadline
 ) -> None:
-    caps = target.capabilities
-    messages = [{"role": "user", "content": QUESTION}]
-    body: dict[str, Any] = {"model": target.ref.model, "messages": messages, "temperature": 0}
+    caps, learned = target.capabilities, target.learned
+    body: dict[str, Any] = {"model": target.ref.model, "temperature": 0}
+    body["messages"] = [{"role": "user", "content": QUESTION}]
     body["max_tokens"] = max(TOKENS, caps.min_max_tokens)
+    offered = [(d, forms) for d, forms in dialects_of(caps) if d.name not in learned.refused]
+    if caps.id_prompts:
+        learned.vocabulary = await _vocabulary(target, vocabularies, book, deadline)
+    if not (offered or target.by_ids):
+        raise BadEvidence("; ".join(learned.refused.values()) or NO_DIALECT)
     request = TextRequest.read(CHAT, body)
-    scores = caps.completions and "echo" in caps.score
-    if caps.id_prompts and caps.token_ids_param:
-        target.learned.vocabulary = await _vocabulary(target, vocabularies, book, deadline)
-    if not (scores or target.by_ids):
-        raise BadEvidence(NO_ECHO)
-    if "echo" not in caps.score or not caps.completions:
-        raise BadEvidence("the target is not known to score prompts (echo with logprobs)")
-    prompt = await templates.render(target, request, book, deadline)
-    if target.by_ids and prompt.ids is None:
-        raise BadEvidence("the prompt could be rendered only as text at a server that takes ids")
-    if not target.by_ids and prompt.text is None:
-        raise templates.NoTemplate("no vocabulary is known whose ids are the server's")
-    tokens, logprobs, prompt_tokens = await _generate(target, body, prompt, book, deadline)
-    if prompt.ids is not None and prompt_tokens not in (None, len(prompt.ids)):
-        target.learned.vocabulary = None
+    prompt, no_template = Prompt(request.messages, None), ""
+    try:
+        prompt = await templates.render(target, request, book, deadline)
+    except templates.NoTemplate as error:
+        no_template = str(error)
+    said = await _generate(target, body, prompt, book, deadline)
+    if prompt.ids is not None and said.prompt_tokens not in (None, len(prompt.ids)):
+        learned.vocabulary = None
         raise BadEvidence(
-            f"the chat call counted {prompt_tokens} prompt tokens, the rendered prompt has "
+            f"the chat call counted {said.prompt_tokens} prompt tokens, the rendered prompt has "
             f"{len(prompt.ids)}: it is not the prompt that the target sees"
         )
-    if len(tokens) < 3:
-        raise BadEvidence(f"the target generated only {len(tokens)} tokens to calibrate on")
-    draft: Sequence[int] | str
-    if target.by_ids:
-        draft = [t for t in tokens[:-1] if isinstance(t, int)]
-        if len(draft) != len(tokens) - 1:
-            raise BadEvidence("generated tokens came without ids")
-    else:
-        draft = "".join(str(t) for t in tokens[:-1])
-    if not scores:  # The chat call has told whether the ids are the server's, for ``prefix``.
-        raise BadEvidence(NO_ECHO)
-    view = await target.score(
-        prompt,
-        Committed("", ()),
-        draft,
-        logprobs=1,
-        sampling={"temperature": 0},
-        book=book,
-        deadline=deadline,
-        purpose="calibrate",
-    )
-    agreement.check(view, tokens, logprobs, processed=caps.logprobs == "processed")
+    if len(said.names) < 3:
+        raise BadEvidence(f"the target generated only {len(said.names)} tokens to calibrate on")
+    why: list[str] = [no_template] if no_template else []
+    for dialect, forms in offered:
+        # One that shows log-probabilities, and one that draws, are all that is ever used.
+        if learned.sampler if dialect.shows.samples else learned.dialect:
+            continue
+        form, problem = await _first_form(target, dialect, forms, prompt, said, book, deadline)
+        if form is None:
+            learned.refused[dialect.name] = problem
+            why.append(problem)
+        elif dialect.shows.samples:
+            learned.sampler = (dialect, form)
+        else:
+            learned.dialect = (dialect, form)
+    learned.draw_logprobs = caps.logprobs == "raw" and learned.dialect is not None
+    trusted = learned.dialect or learned.sampler
+    learned.reason = "" if trusted else "; ".join(dict.fromkeys(why)) or NO_DIALECT
+
+
+async def _first_form(
+    target: Target,
+    dialect: Dialect,
+    forms: Sequence[Form],
+    prompt: Prompt,
+    said: _Said,
+    book: Book,
+    deadline: Deadline,
+) -> tuple[Form | None, str]:
+    """(the best form of the context in which the dialect agrees with what the target said, or
+    ``None`` and why there is none)."""
+    problem = "no vocabulary is known whose ids are the server's"
+    for form in forms:
+        if form == "ids" and (said.ids is None or prompt.ids is None):
+            continue
+        if form == "text" and prompt.text is None:
+            continue
+        named: Sequence[int | str] = said.ids if form == "ids" and said.ids else said.texts
+        draft: Sequence[int] | str
+        if form == "ids" and said.ids is not None:
+            draft = said.ids[:-1]
+        else:
+            draft = "".join(said.texts[:-1])
+        try:
+            view = await score(
+                target,
+                (dialect, form),
+                prompt,
+                Committed("", ()),
+                draft,
+                logprobs=1,
+                sampling={"temperature": 0},
+                book=book,
+                deadline=deadline,
+                purpose="calibrate",
+            )
+            processed = target.capabilities.logprobs == "processed"
+            agreement.check(view, named, said.logprobs, processed=processed)
+        except BadEvidence as error:
+            problem = str(error)
+        except StatusError as error:
+            if _passing(error.status):
+                raise
+            problem = f"the server refused {dialect.name}: {error}"
+        else:
+            return form, ""
+    return None, problem
 
 
 async def _vocabulary(
@@ -120,53 +166,68 @@ async def _vocabulary(
     if target.capabilities.template != "tokenize":
         return target.tokenizer
     text = "\n".join(PROBE_TEXTS)
-    ids, _ = await templates.tokenize(
-        target, {"prompt": text, "add_special_tokens": False}, book, deadline
-    )
+    try:
+        ids, _ = await templates.tokenize(
+            target, {"prompt": text, "add_special_tokens": False}, book, deadline
+        )
+    except templates.NoTemplate:
+        return target.tokenizer
     candidates = [target.tokenizer, *vocabularies] if target.tokenizer else list(vocabularies)
     return next((v for v in candidates if v.encode(text) == ids), None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the target generated greedily, token by token."""
+
+    names: tuple[int | str, ...]
+    ids: tuple[int, ...] | None
+    texts: tuple[str, ...]
+    logprobs: tuple[float, ...]
+    prompt_tokens: int | None
+    """The server's own count of the prompt."""
+
+
 async def _generate(
     target: Target, body: Mapping[str, Any], prompt: Prompt, book: Book, deadline: Deadline
-) -> tuple[list[int | str], list[float], int | None]:
-    """(the target's own greedy tokens, their log-probabilities, its count of prompt tokens)."""
+) -> _Said:
+    """The target's own greedy tokens, by a chat call where chat shows log-probabilities."""
     caps = target.capabilities
     call = dict(body)
     if caps.chat_max_logprobs:
         path = CHAT
         call["logprobs"] = True
     else:
+        if prompt.ids is None and prompt.text is None:
+            raise BadEvidence("chat shows no log-probabilities, and the prompt is not known")
         path = COMPLETIONS
         del call["messages"]
         call["prompt"] = list(prompt.ids) if prompt.ids is not None else prompt.text
         call["logprobs"] = 1
-    if caps.token_ids_param and target.by_ids:
+    vocabulary = target.learned.vocabulary
+    if caps.token_ids_param and vocabulary is not None:
         call[caps.token_ids_param] = True
     with book.attempt(str(target.ref), "calibrate") as entry:
         reply = await target.http.post_json(path, call, deadline)
         entry.request_id = reply.request_id
         entry.usage = Usage.from_wire(reply.data.get("usage"))
-    try:
-        shown = reply.data["choices"][0]["logprobs"]
-        if path == CHAT:
-            names = [entry["token"] for entry in shown["content"]]
-            values = [entry["logprob"] for entry in shown["content"]]
-        else:
-            names, values = shown["tokens"], shown["token_logprobs"]
-    except (KeyError, IndexError, TypeError) as error:
-        raise BadEvidence("the calibration call showed no logprobs") from error
-    keys: list[int | str] = []
-    for name in names:
-        head, _, number = str(name).partition("token_id:")
-        keys.append(int(number) if not head and number.isdigit() else str(name))
+    choice = entries.choice_of(reply.data)
+    found = entries.read(choice.get("logprobs"))
+    values = [checked_logprob(e.logprob, f"generated token {i}") for i, e in enumerate(found)]
+    named = [e.id for e in found]
+    ids = None
+    if vocabulary is not None and all(token is not None for token in named):
+        ids = tuple(token for token in named if token is not None)
+    elif target.by_ids:
+        raise BadEvidence("generated tokens came without ids")
+    if ids is not None and vocabulary is not None:
+        texts = tuple(vocabulary.decode((token,)) for token in ids)
+    else:
+        texts = tuple(e.text or "" for e in found)
+    keys: tuple[int | str, ...] = ids if ids is not None else texts
     if path == CHAT:
-        _check_text(target, reply.data["choices"][0], keys)
-    return (
-        keys,
-        [checked_logprob(v, f"generated token {i}") for i, v in enumerate(values)],
-        entry.usage.prompt_tokens,
-    )
+        _check_text(target, choice, keys)
+    return _Said(keys, ids, texts, tuple(values), entry.usage.prompt_tokens)
 
 
 def _check_text(target: Target, choice: Mapping[str, Any], keys: Sequence[int | str]) -> None:

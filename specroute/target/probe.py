@@ -17,6 +17,7 @@ from specroute.profiles import PREFILL_DIALECTS, Capabilities
 from specroute.request import CHAT, COMPLETIONS
 from specroute.target import prefill
 from specroute.target.calibration import calibrate
+from specroute.target.dialects import DIALECTS
 from specroute.target.stream import pieces
 from specroute.target.target import Target
 from specroute.types import Usage
@@ -82,6 +83,7 @@ class Probe:
         self.book = book
         self.deadline = deadline
         self.told = told
+        self.found: list[Finding] = []
         self.answer = ""
         """The target's own greedy answer to :data:`QUESTION`."""
         self.tokens_param = target.capabilities.max_tokens_param
@@ -93,11 +95,10 @@ class Probe:
     async def run(self) -> Probed:
         """Every check in turn. A server that can't be reached raises; a check that the server
         refuses is a finding."""
-        found = Probed()
         for check in CHECKS:
             self.told(check.__name__.strip("_").replace("_", " "))
-            found.findings += await check(self)
-        return found
+            self.found += await check(self)
+        return Probed(self.found)
 
     async def post(self, path: str, body: dict[str, Any], *, root: bool = False) -> Reply:
         """One call; an error status is an answer, too."""
@@ -238,34 +239,45 @@ async def _template(probe: Probe) -> list[Finding]:
 
 
 async def _scoring(probe: Probe) -> list[Finding]:
-    """Does echo score prompts, to which N, and do the scores agree with its own generation?"""
-    body: dict[str, Any] = {"prompt": SENTENCE, "echo": True, "max_tokens": 1, "temperature": 0}
-    most = 0
-    said = ""
+    """How many logprobs does /completions give, and which dialects of scoring agree with what the
+    target itself generates?"""
+    found: list[Finding] = []
     for n in LOGPROB_LIMITS:
-        reply = await probe.post(COMPLETIONS, {**body, "logprobs": n})
-        said = reply.said
+        reply = await probe.post(
+            COMPLETIONS, {"prompt": SENTENCE, "max_tokens": 1, "temperature": 0, "logprobs": n}
+        )
         if reply.ok:
-            shown = reply.choices[0].get("logprobs") if reply.choices else None
-            values = shown.get("token_logprobs") if isinstance(shown, dict) else None
-            tops = shown.get("top_logprobs") if isinstance(shown, dict) else None
-            if isinstance(values, list) and len(values) > 4 and isinstance(tops, list):
-                most = max((len(t) for t in tops if isinstance(t, dict)), default=0)
-                most = min(most, n)
-            said = f"{len(values) if isinstance(values, list) else 0} entries for one sentence"
+            most = _alternatives(reply)
+            found.append(Finding("echo_max_logprobs", most, f"{most} alternatives came back"))
             break
-    if not most:
-        return [Finding("score", [], f"echo gives no prompt logprobs: {said}")]
-    caps = replace(probe.target.capabilities, completions=True, score=("echo",))
+    seen = Probed([*probe.found, *found]).capabilities(probe.target.capabilities)
+    caps = replace(seen, score=tuple(DIALECTS))
     trial = Target(probe.target.ref, probe.http, caps, probe.target.tokenizer)
     await calibrate(trial, probe.vocabularies, probe.book, probe.deadline())
-    if trial.learned.scoring != "trusted":
-        return [Finding("score", [], f"echo is not to be trusted: {trial.learned.reason}")]
-    return [
-        Finding("score", ["echo"], f"calibrated; {said}"),
-        Finding("echo_max_logprobs", most, "alternatives at each prompt token"),
-        Finding("scores_by_ids", trial.by_ids, "a vocabulary with the server's ids is known"),
-    ]
+    learned = trial.learned
+    trusted = [pair for pair in (learned.dialect, learned.sampler) if pair is not None]
+    names = [dialect.name for dialect, _ in trusted]
+    how = ", ".join(f"{dialect.name} by {form}" for dialect, form in trusted)
+    found.append(Finding("score", names, f"agrees: {how}" if names else learned.reason))
+    for name, why in learned.refused.items():
+        found.append(Finding(f"not scored by {name}", None, why))
+    by_ids = any(form == "ids" for _, form in trusted)
+    if names:
+        found.append(
+            Finding("scores_by_ids", by_ids, "a vocabulary with the server's ids is known")
+        )
+    return found
+
+
+def _alternatives(reply: Reply) -> int:
+    """Alternatives at the first generated token, in either layout."""
+    shown = reply.choices[0].get("logprobs") if reply.choices else None
+    if not isinstance(shown, dict):
+        return 0
+    tops = shown.get("top_logprobs")
+    if isinstance(shown.get("content"), list) and shown["content"]:
+        tops = [shown["content"][0].get("top_logprobs")]
+    return len(tops[0]) if isinstance(tops, list) and tops and tops[0] else 0
 
 
 async def _prefill(probe: Probe) -> list[Finding]:

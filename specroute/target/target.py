@@ -1,24 +1,25 @@
-"""One target: a model at a provider, what it can do, what has been learned of it, how to call it.
+"""One target: a model at a provider, what it can do, what was learned of it, how it goes on.
 
-Knows the wire through ``http`` and the dialects; knows no rounds, no rule of acceptance, no policy.
+Knows how an answer is streamed, from its start or from what is committed. Knows no scoring
+(``scoring``), no rounds and no policy.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from specroute.alignment import split_trailing_space
 from specroute.context import Committed, Prompt
 from specroute.profiles import Capabilities
 from specroute.request import CHAT, COMPLETIONS, TextRequest
-from specroute.target import echo, prefill
+from specroute.target import prefill
+from specroute.target.learned import Learned
 from specroute.target.stream import Piece, pieces
-from specroute.target.view import View
-from specroute.types import TargetRef, Usage
+from specroute.types import TargetRef
 from specroute.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -26,39 +27,8 @@ if TYPE_CHECKING:
     from specroute.http.client import HttpClient
     from specroute.http.deadline import Deadline
 
-FIRST_REST_S = 5.0
-MOST_REST_S = 300.0
-"""The shortest and the longest wait after a scoring call that failed."""
 _STOP_TAIL = 64
 """Committed ids whose text is searched for the beginning of a stop string."""
-
-
-@dataclass(slots=True)
-class Learned:
-    """What behaviour has shown of a target; shared by all requests of a client."""
-
-    scoring: str = "unknown"
-    """``unknown | trusted | refused``."""
-    reason: str = ""
-    """Why scoring is refused."""
-    vocabulary: Vocabulary | None = None
-    """A vocabulary whose ids were seen to be the server's."""
-    max_context: int | None = None
-    """Longest prompt + answer in tokens, as the server states it."""
-    not_before: float = 0.0
-    """When scoring (or calibrating) may be tried again after a call failed."""
-    failures: int = 0
-    """Such failures in a row."""
-
-    def rest(self, now: float, reason: str) -> None:
-        """A call failed in a way that says nothing of the evidence: wait, longer each time."""
-        self.reason = reason
-        self.not_before = now + min(FIRST_REST_S * 2 ** min(self.failures, 30), MOST_REST_S)
-        self.failures += 1
-
-    def resting(self, now: float) -> bool:
-        """Whether it is too early to try again."""
-        return now < self.not_before
 
 
 class Target:
@@ -80,55 +50,9 @@ class Target:
 
     @property
     def by_ids(self) -> bool:
-        """Scoring prompts go as ids, and the answers name ids."""
+        """Streams go on from ids and name theirs, in a vocabulary that is known here."""
         caps = self.capabilities
         return bool(caps.id_prompts and caps.token_ids_param and self.learned.vocabulary)
-
-    def refuse_scoring(self, reason: str) -> None:
-        """Evidence failed: scoring is not used again at this target."""
-        self.learned.scoring = "refused"
-        self.learned.reason = reason
-
-    async def score(
-        self,
-        prompt: Prompt,
-        committed: Committed,
-        draft: Sequence[int] | str,
-        *,
-        logprobs: int,
-        sampling: Mapping[str, Any],
-        book: Book,
-        deadline: Deadline,
-        purpose: str = "score",
-    ) -> View:
-        """Ask for the target's view of ``draft`` after prompt + committed (ids or text alike).
-
-        Raises :class:`~specroute.target.view.BadEvidence` and provider errors.
-        """
-        caps = self.capabilities
-        with book.attempt(str(self.ref), purpose) as entry:
-            if isinstance(draft, str):
-                text = (prompt.text or "") + committed.text + draft
-                sent: Sequence[int] | str = text
-            else:
-                sent = [*(prompt.ids or ()), *(committed.ids or ()), *draft]
-            reply = await self.http.post_json(
-                COMPLETIONS,
-                echo.payload(
-                    model=self.ref.model,
-                    prompt=sent,
-                    logprobs=logprobs,
-                    max_tokens=caps.min_max_tokens,
-                    sampling=sampling,
-                    token_ids_param=caps.token_ids_param,
-                ),
-                deadline,
-            )
-            entry.request_id = reply.request_id
-            entry.usage = Usage.from_wire(reply.data.get("usage"))
-            if isinstance(draft, str) and isinstance(sent, str):
-                return echo.view_of_text(reply.data, sent, draft, reply.seconds)
-            return echo.view_of_ids(reply.data, sent, len(draft), reply.seconds)  # type: ignore[arg-type]
 
     def can_continue(self, request: TextRequest, prompt: Prompt | None) -> str | None:
         """How an answer can be taken up mid-text: ``completions``, ``prefill`` or ``None``."""

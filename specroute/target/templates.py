@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specroute.context import Prompt
+from specroute.errors import StatusError
 from specroute.request import CHAT, TextRequest
 from specroute.types import Usage
 
@@ -84,13 +85,9 @@ async def tokenize(
     target: Target, what: Mapping[str, Any], book: Book, deadline: Deadline
 ) -> tuple[tuple[int, ...], int | None]:
     """vLLM's ``POST /tokenize``: (ids, the model's longest context or ``None``)."""
-    with book.attempt(str(target.ref), "render") as entry:
-        entry.usage = Usage(0, 0, 0)
-        reply = await target.http.post_json(
-            "/tokenize", {"model": target.ref.model, **what}, deadline, root=True
-        )
-        entry.request_id = reply.request_id
-    ids, limit = reply.data.get("tokens"), reply.data.get("max_model_len")
+    body = {"model": target.ref.model, **what}
+    data = await _ask(target, "/tokenize", body, book, deadline)
+    ids, limit = data.get("tokens"), data.get("max_model_len")
     if not (isinstance(ids, list) and ids and all(isinstance(i, int) for i in ids)):
         raise NoTemplate("the server's /tokenize answered without a list of token ids")
     return tuple(ids), limit if isinstance(limit, int) else None
@@ -100,13 +97,24 @@ async def apply_template(
     target: Target, request: TextRequest, book: Book, deadline: Deadline
 ) -> str:
     """llama.cpp's ``POST /apply-template``: the rendered prompt."""
-    with book.attempt(str(target.ref), "render") as entry:
-        entry.usage = Usage(0, 0, 0)
-        reply = await target.http.post_json(
-            "/apply-template", {"messages": list(request.messages or ())}, deadline, root=True
-        )
-        entry.request_id = reply.request_id
-    text = reply.data.get("prompt")
+    body = {"messages": list(request.messages or ())}
+    text = (await _ask(target, "/apply-template", body, book, deadline)).get("prompt")
     if not (isinstance(text, str) and text):
         raise NoTemplate("the server's /apply-template answered without a prompt")
     return text
+
+
+async def _ask(
+    target: Target, path: str, body: Mapping[str, Any], book: Book, deadline: Deadline
+) -> dict[str, Any]:
+    """One rendering call: no tokens are billed. A server that refuses it has no template."""
+    try:
+        with book.attempt(str(target.ref), "render") as entry:
+            entry.usage = Usage(0, 0, 0)
+            reply = await target.http.post_json(path, body, deadline, root=True)
+            entry.request_id = reply.request_id
+    except StatusError as error:
+        if error.status in (401, 403, 408, 409, 429) or error.status >= 500:
+            raise
+        raise NoTemplate(f"the server refused {path}: {error}") from error
+    return reply.data

@@ -138,9 +138,10 @@ async def test_lanes_are_billed_as_the_log_says_but_for_a_step(wrong: float, cha
                     assert attempt.request_id is None
                     assert (attempt.outcome, attempt.usage.completion_tokens) == ("cancelled", 0)
                     continue
-                assert attempt.estimated == record.cancelled
+                # Ended here, a lane may just have come to its end there.
+                assert attempt.estimated or not record.cancelled
                 made = attempt.usage.completion_tokens or 0
-                assert 0 <= record.completion_tokens - made <= (2 if record.cancelled else 0)
+                assert 0 <= record.completion_tokens - made <= (2 if attempt.estimated else 0)
                 if record.path != "/tokenize":
                     assert attempt.usage.prompt_tokens == record.prompt_tokens
             # What was ended before its first token may not even have reached the server: such

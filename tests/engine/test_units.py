@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from specroute.answer import Answer
 from specroute.http.chunks import Encoder
-from specroute.target import echo, prefill
+from specroute.target import prefill
 from specroute.target.stream import Piece
-from specroute.target.view import BadEvidence, Position
+from specroute.target.view import Position
 from specroute.types import Usage
 from tests.engine.answers import TEXT, VOCABULARY, script
 from tests.engine.world import World
@@ -115,130 +115,13 @@ def test_any_grouping_of_commits_gives_the_same_text(words: list[str], data: Any
     assert (said, many.finish) == (expected, one.finish)
 
 
-# Evidence by echo
-
-
-def shown(tokens: list[Any], tops: list[Any] | None = None, **choice: Any) -> dict[str, Any]:
-    tops = tops if tops is not None else [None, *({t: -0.5} for t in tokens[1:])]
-    values = [None, *(-0.5 for _ in tokens[1:])]
-    lists = {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops}
-    return {"choices": [{"logprobs": lists, "finish_reason": "length", **choice}], "usage": {}}
-
-
-def ids_shown(ids: list[int], **choice: Any) -> dict[str, Any]:
-    return shown([f"token_id:{i}" for i in ids], **choice)
-
-
-def test_echoed_ids_become_positions_and_bonus() -> None:
-    """The draft is the end of what was sent, the bonus what follows."""
-    view = echo.view_of_ids(ids_shown([1, 2, 3, 4, 9]), [1, 2, 3, 4], 2, 0.1)
-    assert [p.key for p in view.positions] == [3, 4]
-    assert [p.argmax for p in view.positions] == [3, 4]
-    assert (view.bonus, view.before) == ((9,), 2)
-
-
-def _with(data: dict[str, Any], name: str, at: int, value: Any) -> dict[str, Any]:
-    data["choices"][0]["logprobs"][name][at] = value
-    return data
-
-
-GOOD = [1, 2, 3, 4, 9]
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        ({}, "no choice"),
-        ({"choices": None}, "no choice"),
-        ({"choices": [3]}, "no choice"),
-        ({"choices": [{}]}, "no logprobs"),
-        ({"choices": [{"logprobs": {"content": []}}]}, "not in the shape"),
-        (ids_shown([1, 2, 3]), "left out"),
-        (ids_shown([1, 2, 5, 4, 9]), "the token sent there is 3"),
-        (shown(["a", "b", "c", "d", "e"]), "the token sent there is 3"),
-        (_with(ids_shown(GOOD), "token_logprobs", 2, None), "is None"),
-        (_with(ids_shown(GOOD), "token_logprobs", 2, "x"), "is 'x'"),
-        (_with(ids_shown(GOOD), "token_logprobs", 2, True), "is True"),
-        (_with(ids_shown(GOOD), "token_logprobs", 3, float("nan")), "is nan"),
-        (_with(ids_shown(GOOD), "token_logprobs", 3, 0.3), "positive"),
-        (_with(ids_shown(GOOD), "token_logprobs", 3, -0.1), "more probable than its most"),
-        (_with(ids_shown(GOOD), "top_logprobs", 2, None), "no alternatives"),
-        (_with(ids_shown(GOOD), "top_logprobs", 2, {}), "no alternatives"),
-        (_with(ids_shown(GOOD), "top_logprobs", 2, {"token_id:3": None}), "is None"),
-        (_with(ids_shown(GOOD), "tokens", 2, 3), "not a string"),
-        (_with(ids_shown(GOOD), "tokens", 4, "x"), "without ids"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_nonsense_is_no_evidence(data: dict[str, Any], said: str) -> None:
-    """Each way in which an answer is not the target's view of what was sent."""
-    with pytest.raises(BadEvidence, match=said):
-        echo.view_of_ids(data, [1, 2, 3, 4], 2, 0.1)
+# Evidence
 
 
 def test_ties_go_to_the_lowest_id() -> None:
     """As argmax does in servers."""
     assert Position(7, -1.0, ((7, -1.0), (3, -1.0), (9, -2.0))).argmax == 3
     assert Position("b", -1.0, (("b", -1.0), ("a", -1.0))).argmax == "b"
-
-
-@pytest.mark.parametrize(
-    ("text", "tokens", "finish", "bonus"),
-    [
-        ("ab cd ef", ["ab", " cd", " ef"], "length", (" ef",)),
-        ("ab cd", ["ab", " cd", "</s>"], "stop", ()),
-        ("ab cd</s>", ["ab", " cd", "</s>"], "stop", ("</s>",)),
-        ("ab cd", ["ab", " cd", ""], "stop", ()),
-        ("ab cd", ["ab", " cd", "\ufffd"], "length", ()),
-    ],
-    ids=str,
-)
-def test_text_tells_an_end_token_from_its_name(
-    text: str, tokens: list[str], finish: str, bonus: tuple[str, ...]
-) -> None:
-    """What the generated tokens are called is believed only where the text bears it out."""
-    data = shown(tokens, text=text, finish_reason=finish)
-    view = echo.view_of_text(data, "ab cd", " cd", 0.1)
-    assert ([p.key for p in view.positions], view.bonus, view.before) == ([" cd"], bonus, 1)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "text", "draft", "said"),
-    [
-        (["ab", " c", "d", "x"], "ab cdx", "b cd", "straddles"),
-        (["ab ", "cd", "x"], "ab cdx", " cd", "straddles"),
-        (["ab", " cd", "x"], "other", " cd", "does not begin"),
-        (["ab", " cdx"], "ab cdx", " cd", "do not join"),
-        (["a", " cd", "x"], "ab cdx", " cd", "do not join"),
-    ],
-    ids=str,
-)
-def test_a_straddling_token_is_no_evidence(
-    tokens: list[str], text: str, draft: str, said: str
-) -> None:
-    """Nothing is committed from tokens that begin before the draft or end after it."""
-    with pytest.raises(BadEvidence, match=said):
-        echo.view_of_text(shown(tokens, text=text), "ab cd", draft, 0.1)
-
-
-def test_the_scoring_request_is_as_documented() -> None:
-    """max_tokens of at least 1; ids are named only where ids were sent."""
-    body = echo.payload(
-        model="m",
-        prompt=[1],
-        logprobs=2,
-        max_tokens=1,
-        sampling={"top_p": 0.5},
-        token_ids_param="p",
-    )
-    assert body == {
-        "model": "m", "prompt": [1], "echo": True, "logprobs": 2, "max_tokens": 1, "top_p": 0.5,
-        "p": True,
-    }  # fmt: skip
-    text = echo.payload(
-        model="m", prompt="a", logprobs=2, max_tokens=1, sampling={}, token_ids_param="p"
-    )
-    assert "p" not in text
 
 
 # Prefill

@@ -95,12 +95,21 @@ async def speculating(
     provider: Mapping[str, Any] | None = None,
     **client: Any,
 ) -> AsyncIterator[AsyncSpecRoute]:
-    """A client whose model ``m`` speculates on the server's script with a table drafter."""
+    """A client whose model ``m`` speculates on the server's script with a table drafter.
+
+    Scoring is by echo alone, unless ``provider`` says otherwise (``{"capabilities": {}}``: as the
+    profile has it).
+    """
     policy = policy or {"preset": "fixed", "method": method, "num_speculative_tokens": k}
     config = {
         "version": 1,
         "providers": {
-            "lab": {"profile": "reference", "base_url": server.base_url, **(provider or {})}
+            "lab": {
+                "profile": "reference",
+                "base_url": server.base_url,
+                **(provider or {}),
+                "capabilities": (provider or {}).get("capabilities", {"score": ["echo"]}),
+            }
         },
         "drafts": {"table": {"kind": "ngram"}},
         "models": {"m": {"targets": ["lab:chain"], "drafts": ["table"], "policy": policy}},

@@ -771,12 +771,27 @@ def test_every_word_of_a_profile_is_a_dialect() -> None:
 @pytest.mark.parametrize(
     ("profile", "expected"),
     [
-        ("vllm", [("echo", ("ids", "text")), ("prompt_logprobs", ("ids", "chat"))]),
+        (
+            "vllm",
+            [
+                ("echo", ("ids", "text")),
+                ("prompt_logprobs", ("ids", "chat")),
+                ("fanout", ("ids", "text")),
+            ],
+        ),
         ("sglang", [("generate", ("ids",)), ("echo", ("text",))]),
         ("fireworks", [("echo_last", ("ids", "text")), ("echo", ("text",))]),
         ("together", [("together", ("text",))]),
         ("llama-server", [("fanout", ("ids", "text"))]),
-        ("reference", [("echo", ("ids", "text"))]),
+        (
+            "reference",
+            [
+                ("echo", ("ids", "text")),
+                ("prompt_logprobs", ("ids", "chat")),
+                ("generate", ("ids",)),
+                ("fanout", ("ids", "text")),
+            ],
+        ),
         ("mistral", []),
         ("gemini", []),
     ],
