@@ -176,7 +176,7 @@ def _rules_label(
     """The label under the acceptance rules; ``None`` where every position would need a draw."""
     sampling, n = sampling_of(request), capabilities.echo_max_logprobs or 0
     sees = Sees.TOP if trust.top_n else Sees.DRAFTED
-    if trust.top_n and 0 < sampling.top_k <= n:
+    if trust.top_n and 0 < sampling.top_k < n:  # at top_k == N a tie beyond it may be hidden
         sees = Sees.ALL
     choice = choose_rule(sees, sampling, server_of(capabilities, trust), drawn=True, lossy=lossy)
     if choice.rule not in (Rule.MATCH, Rule.PLAIN):

@@ -189,6 +189,10 @@ class Measurements:
         """One scoring request's time, calibration's included. ``how``: as in :meth:`round`."""
         self._verify[target, how].add(seconds)
 
+    def draft_time(self, drafter: str, seconds: float) -> None:
+        """Seconds per drafted token, timed outside any request."""
+        self._draft[drafter].add(seconds)
+
     def round(
         self,
         target: str,

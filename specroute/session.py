@@ -70,9 +70,12 @@ class Session:
     """The price of a ``provider:model``."""
     prompt_tokens: int | None = None
     """As the target's own usage would show them, where ``prompt`` has no ids to count."""
-    draft_target: str = ""
-    """``provider:model`` of a remote draft."""
-    draft_temperature: float | None = None
+    others: tuple[Drafter, ...] = ()
+    """Further drafters, asked in turn where ``drafter`` has nothing to propose."""
+    draft_targets: Mapping[str, str] = field(default_factory=dict)
+    """``provider:model`` of remote drafts, by drafter."""
+    draft_temperatures: Mapping[str, float | None] = field(default_factory=dict)
+    """The drafts' own temperatures, by drafter."""
     judge: Judge | None = None
     """Who judges in ``score``."""
     scores_by_ids: bool = True
@@ -85,7 +88,7 @@ class Session:
     notes: list[str] = field(default_factory=list)
     exactness: Exactness = Exactness.EXACT
     exactness_reason: str | None = None
-    _drafting: DraftSession | None = None
+    _drafting: dict[str, DraftSession] = field(default_factory=dict)
     _own: AcceptanceCounts = field(default_factory=AcceptanceCounts)
     _verify: Mean = field(default_factory=lambda: Mean(0.8, most=2))
     _draft: Mean = field(default_factory=lambda: Mean(0.8, most=2))
@@ -137,22 +140,45 @@ class Session:
         return max(k, 0)
 
     async def draft(self, k: int, *, greedy: bool = False) -> Proposal:
-        """Up to K drafted tokens after what is committed.
+        """Up to K drafted tokens after what is committed, by the first drafter that has any.
 
         Raises :class:`DraftError`, also for whatever else a drafter raises, for one that takes too
         long, and for a proposal that can't be judged.
         """
+        failed: DraftError | None = None
+        for drafter in (self.drafter, *self.others):
+            try:
+                proposal = await self._draft_with(drafter, k, greedy)
+            except DraftError as error:
+                failed = error
+                self.notes.append(f"draft {drafter.name!r} failed: {error}")
+                continue
+            if proposal:
+                # It goes on from here; one that had nothing gets its turn when this has none.
+                rest = (d for d in (self.drafter, *self.others) if d is not drafter)
+                self.drafter, self.others = drafter, tuple(rest)
+                return proposal
+        if failed is not None:
+            raise failed
+        self.nothing_drafted()
+        return Proposal("")
+
+    async def _draft_with(self, drafter: Drafter, k: int, greedy: bool) -> Proposal:
         temperature = 0.0
         if not greedy and not self.request.greedy:
-            own = self.draft_temperature
+            own = self.draft_temperatures.get(drafter.name)
             temperature = own if own is not None else self.request.temperature or 1.0
         limit = self.patience()
+        vocabulary = self.target.learned.vocabulary
+        committed = self.committed if vocabulary is not None else Committed(self.answer.text)
         try:
             async with asyncio.timeout(None if limit == inf else limit):
-                if self._drafting is None:
-                    vocabulary = self.target.learned.vocabulary
-                    self._drafting = await self.drafter.open(self.prompt, vocabulary)
-                proposal = await self._drafting.propose(self.committed, k, temperature)
+                drafting = self._drafting.get(drafter.name)
+                if drafting is None:
+                    # Ids that nobody here can read would only bring ids that nobody can use.
+                    prompt = self.prompt if vocabulary else replace(self.prompt, ids=None)
+                    drafting = self._drafting[drafter.name] = await drafter.open(prompt, vocabulary)
+                proposal = await drafting.propose(committed, k, temperature)
         except DraftError:
             raise
         except TimeoutError as error:
@@ -161,9 +187,23 @@ class Session:
             raise DraftError(f"{type(error).__name__}: {error}") from error
         self.tally.draft_s += proposal.seconds
         if proposal.usage is not None:
-            with self.book.attempt(self.draft_target, "draft") as entry:
+            with self.book.attempt(self.draft_targets[drafter.name], "draft") as entry:
                 entry.usage = proposal.usage
-        return _judgeable(proposal, k, self.target.learned.vocabulary)
+        return _judgeable(proposal, k, vocabulary)
+
+    def nothing_drafted(self) -> None:
+        """No drafter had anything to propose: as good as a draft refused at once."""
+        self.measurements.round(
+            str(self.target.ref),
+            self.drafter.name,
+            self.traffic,
+            drafted=0,
+            accepted=0,
+            judged=1,
+            draft_s=None,
+            verify_s=None,
+            how=self.how,
+        )
 
     def patience(self) -> float:
         """Seconds that a draft may take now, so that a plain call could still answer in time."""
@@ -294,9 +334,9 @@ class Session:
 
     async def aclose(self) -> None:
         """Give the draft's memory back; idempotent."""
-        drafting, self._drafting = self._drafting, None
-        if drafting is not None:
-            await drafting.aclose()
+        drafting, self._drafting = self._drafting, {}
+        for each in drafting.values():
+            await each.aclose()
 
 
 def _judgeable(proposal: Proposal, k: int, vocabulary: Vocabulary | None) -> Proposal:

@@ -39,6 +39,7 @@ MAX_REDIRECTS = 20
 LIMITS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 
 Headers = Sequence[tuple[str, str]]
+_STALE = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
 
 
 @dataclass(slots=True)
@@ -591,14 +592,13 @@ class HttpClient:
         headers: Mapping[str, str] = {},
         root: bool = False,
     ) -> JsonReply:
-        """POST JSON, read a JSON object. No retries.
+        """POST JSON, read a JSON object. No retries, but for a connection found closed.
 
         Raises :class:`StatusError` for 4xx/5xx, :class:`ErrorInBody` for an error inside a 200,
         :class:`BadAnswer` for anything that is no JSON object, and what :meth:`send` raises.
         """
         started = deadline.clock()
-        call = self._json_call(path, payload, headers, "application/json", root)
-        reply = await self.send(call, deadline)
+        reply = await self._send_json(path, payload, headers, "application/json", root, deadline)
         body = await reply.read()
         self._check_status(reply, body)
         data = wire.read_object(
@@ -619,12 +619,11 @@ class HttpClient:
         headers: Mapping[str, str] = {},
         root: bool = False,
     ) -> EventStream:
-        """POST JSON, read server-sent events; returns once a 2xx's headers are there. No retries.
+        """POST JSON, read server-sent events; returns once a 2xx's headers are there.
 
-        Raises as :meth:`post_json`. A JSON answer instead of events becomes one chunk.
+        Retries and raises as :meth:`post_json`. A JSON answer instead of events becomes one chunk.
         """
-        call = self._json_call(path, payload, headers, "text/event-stream", root)
-        reply = await self.send(call, deadline)
+        reply = await self._send_json(path, payload, headers, "text/event-stream", root, deadline)
         if reply.status >= 300:
             self._check_status(reply, await reply.read())
         kind = reply.headers.get("content-type", "")
@@ -635,6 +634,24 @@ class HttpClient:
             self._check_error(data)
             return _Ready(reply, self.provider.name, wire.as_chunks(data))
         return EventStream(reply, self.provider.name)
+
+    async def _send_json(
+        self,
+        path: str,
+        payload: Mapping[str, Any],
+        headers: Mapping[str, str],
+        accept: str,
+        root: bool,
+        deadline: Deadline,
+    ) -> OpenReply:
+        """Send once, and again if the connection broke before any answer: servers close kept-alive
+        connections without a word (llama.cpp does after every stream)."""
+        try:
+            return await self.send(self._json_call(path, payload, headers, accept, root), deadline)
+        except ConnectFailed as error:
+            if not isinstance(error.__cause__, _STALE):
+                raise
+        return await self.send(self._json_call(path, payload, headers, accept, root), deadline)
 
     def _json_call(
         self,

@@ -30,6 +30,10 @@ from specroute.reference.script import Script
 from specroute.reference.server import Server
 
 
+ACCEPTING = 10
+"""Turns of the loop in which an accepted socket becomes a connection."""
+
+
 class Listener(uvicorn.Server):
     """uvicorn around one application, which says when it is ready and stops at once."""
 
@@ -62,6 +66,12 @@ class Listener(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drop what is under way: clients see a closed connection, records say cancelled."""
+        # Closed at once, asyncio would leak a socket that it has accepted but not yet wrapped.
+        loop = asyncio.get_running_loop()
+        for sock in sockets or []:
+            loop.remove_reader(sock)
+        for _ in range(ACCEPTING):
+            await asyncio.sleep(0)
         for listening in self.servers:
             listening.close()
         for sock in sockets or []:

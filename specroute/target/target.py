@@ -149,9 +149,8 @@ class Target:
         if how == "prefill":
             if self._may_straddle(request, committed):
                 body.pop("stop", None)
-            text, kept = committed.text, ""
-            if caps.prefill_trims is not False:
-                text, kept = split_trailing_space(text)
+            # Servers and templates strip it, and models go on better with it still to be said.
+            text, kept = split_trailing_space(committed.text)
             body = prefill.continued(body, text, caps.prefill or "")
             if request.max_tokens is not None:
                 name = "max_completion_tokens"

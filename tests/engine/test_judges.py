@@ -70,7 +70,7 @@ async def test_a_dialect_that_lies_is_routed_round(
             _, shown = await _one(client, world, temperature=0, max_tokens=12)
             assert (shown.method, shown.exactness) == ("score", "exact-greedy")
             speculator: Any = client.router.speculation
-            (target,) = speculator._targets.values()
+            (target,) = speculator.pool.targets.values()
             dialect = target.learned.dialect
             assert (dialect[0].name if dialect else None) == used
             assert target.learned.sampler[0].name == "fanout"
