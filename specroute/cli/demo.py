@@ -248,44 +248,58 @@ def _show(plan: Plan, outcome: Outcome, console: Console) -> None:
     from rich.table import Table
 
     table = Table(title="plain AsyncOpenAI against AsyncSpecRoute, greedy", title_justify="left")
-    for column in ("class", "client"):
-        table.add_column(column)
-    for column in ("TTFT ms", "TPOT ms", "total s", "tokens", "rounds", "acceptance"):
-        table.add_column(column, justify="right")
-    for column in ("method", "exactness"):
-        table.add_column(column)
-    for column in ("cost $", "speed-up"):
-        table.add_column(column, justify="right")
-    table.add_column("identical")
+    table.add_column("")
+    columns: list[list[str]] = []
     for traffic in outcome.traffics:
-        found = traffic.as_dict()
-        a, b = found["plain"], found["speculative"]
-        table.add_row(
-            traffic.name, "plain", *_figures(a), "", "", "plain", "exact",
-            _dollars(_plain_cost(plan, traffic)), "1.00", "",
-        )  # fmt: skip
-        rate = f"{b['accepted'] / b['drafted']:.0%}" if b["drafted"] else "–"
-        same = sum(pair.identical for pair in traffic.pairs)
-        table.add_row(
-            "", "speculative", *_figures(b), str(b["rounds"]), rate, b["method"], b["exactness"],
-            _dollars(b["cost_usd"]), f"{found['speedup']:.2f}", f"{same}/{len(traffic.pairs)}",
-            end_section=True,
-        )  # fmt: skip
+        table.add_column(f"{traffic.name}\nplain", justify="right")
+        table.add_column("\nspeculative", justify="right")
+        columns += _columns(plan, traffic)
+    for name, *values in zip(ROWS, *columns, strict=True):
+        table.add_row(name, *values)
     console.print(table)
     for warning in outcome.warnings:
-        console.print(f"note: {warning}")
+        console.print(f"note: {warning}", markup=False)
     for traffic in outcome.traffics:
         for i, pair in enumerate(traffic.pairs):
             if not pair.identical:
                 why = pair.excuse or "NOT explained by the target's own disagreement"
-                console.print(f"{traffic.name} {i + 1} differs: {why}")
-        reasons = dict.fromkeys(r.plan_reason for r in traffic.reports)
-        console.print(f"{traffic.name}: {'; '.join(list(reasons)[:2])}", markup=False)
+                console.print(f"{traffic.name} {i + 1} differs: {why}", markup=False)
+        (reason,) = [r.plan_reason for r in traffic.reports][-1:]
+        console.print(f"{traffic.name}, last plan: {reason}", markup=False)
     if plan.paced:
         console.print(
             f"The target's pace is simulated ({plan.pace}) and the models are tiny toys; dollars "
             f"are at ${PRICES['input']:g}/${PRICES['output']:g} per million input/output tokens."
         )
+
+
+ROWS = (
+    "prompts",
+    "TTFT, mean ms",
+    "TPOT, ms",
+    "total s",
+    "tokens",
+    "rounds",
+    "acceptance",
+    "method",
+    "exactness",
+    "cost $",
+    "speed-up",
+    "identical",
+)
+
+
+def _columns(plan: Plan, traffic: Traffic) -> list[list[str]]:
+    """The plain and the speculative column of one class, in the order of :data:`ROWS`."""
+    found = traffic.as_dict()
+    a, b = found["plain"], found["speculative"]
+    same = sum(pair.identical for pair in traffic.pairs)
+    rate = f"{b['accepted'] / b['drafted']:.0%}" if b["drafted"] else "–"
+    plain = [str(found["prompts"]), *_figures(a), "–", "–", "plain", "exact"]
+    plain += [_dollars(_plain_cost(plan, traffic)), "1.00", "–"]
+    fast = ["", *_figures(b), str(b["rounds"]), rate, b["method"], b["exactness"]]
+    fast += [_dollars(b["cost_usd"]), f"{found['speedup']:.2f}", f"{same}/{len(traffic.pairs)}"]
+    return [plain, fast]
 
 
 def _figures(row: dict[str, Any]) -> tuple[str, str, str, str]:
