@@ -55,7 +55,7 @@ async def run(name: str, pace: str, policy: str, prompts: int, console: Any) -> 
                 traffic.pairs.append(pair)
                 screen.done(pair.plain.seconds, pair.speculative.seconds)
             speculator = client.router.speculation
-            pooled = speculator.measurements.snapshot("lab:target", "draft", "")
+            pooled = speculator.measurements.snapshot("lab:target", "draft", "", "argmax")
     overran = sum(record.overrun_s for record in server.log)
     found = traffic.as_dict()
     found["pace"] = pace

@@ -56,9 +56,11 @@ class Acceptance:
         return sum(self.judged)
 
     def borrowing(self, parent: Acceptance, strength: float = 8) -> Acceptance:
-        """This evidence and, at each position, at most ``strength`` judged tokens of a parent's."""
+        """This evidence and, at each position, at most ``strength`` judged tokens of a parent's;
+        none any more after twice as many rounds of its own."""
         n = max(len(self.judged), len(parent.judged))
-        lent = [min(strength, _at(parent.judged, j)) for j in range(n)]
+        share = max(0.0, 1 - _at(self.judged, 0) / (2 * strength))
+        lent = [share * min(strength, _at(parent.judged, j)) for j in range(n)]
         rates = [_at(parent.passed, j) / (_at(parent.judged, j) or 1) for j in range(n)]
         return Acceptance(
             tuple(_at(self.passed, j) + rates[j] * lent[j] for j in range(n)),

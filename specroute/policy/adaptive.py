@@ -23,7 +23,7 @@ _UNTRIED_DRAFT_S = 0.004
 _HOPE = 0.85
 """Per-token acceptance assumed where none was measured: optimistic, so that it gets tried once."""
 _RETRY = 50
-"""Requests of a class after which a losing drafter is tried again."""
+"""Requests of a class after which a losing drafter is tried again, at most."""
 _MIN_ROUNDS = 2
 """Rounds before a request's own evidence may end its speculation."""
 
@@ -56,7 +56,9 @@ class Adaptive:
                 return Plan(Method.PLAIN, None, 0, "the target's plain pace is measured first")
             k, pace = self._best(figures, None, self.max_num_speculative_tokens)
             gain = plain / pace if k else 0.0
-            if figures.since_tried >= _RETRY and gain < self.min_speedup:
+            # The less evidence there is against it, the sooner it is tried again.
+            due = min(_RETRY, max(2, round(2 * sum(figures.acceptance.judged[:1]))))
+            if figures.since_tried >= due and gain < self.min_speedup:
                 return Plan(
                     Method.SCORE,
                     name,
