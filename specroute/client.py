@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -70,6 +72,7 @@ class AsyncSpecRoute(openai.AsyncOpenAI):
         config: ConfigSource | None = None,
         on_report: OnReport | None = None,
         _policy: PolicyConfig | None = None,
+        _inherited: Config | None = None,
         **options: Any,
     ) -> None:
         shared = http_client if isinstance(http_client, _SeamClient) else None
@@ -78,12 +81,16 @@ class AsyncSpecRoute(openai.AsyncOpenAI):
             for name, value in {"api_key": api_key, "base_url": base_url, **options}.items()
             if name in _PLAIN_ARGUMENTS and value is not None and not isinstance(value, NotGiven)
         ]
-        loaded = None if shared else _config(config, given)
+        loaded = None if shared else _inherited or _config(config, given)
         configured = loaded is not None or (shared is not None and not shared.router.direct)
         if configured:
             base_url = _shown_base_url(loaded) if loaded is not None else base_url
             api_key = PLACEHOLDER_KEY
-        seam = shared or _SeamClient(http_client)
+        if shared is not None and shared.router.direct and _elsewhere(shared.router, base_url):
+            # The same connections; the provider is another, and so is what is known of it.
+            seam, shared = _SeamClient(shared.upstream, shared), None
+        else:
+            seam = shared or _SeamClient(http_client)
         super().__init__(
             api_key=api_key,
             organization=organization,
@@ -105,7 +112,7 @@ class AsyncSpecRoute(openai.AsyncOpenAI):
             self._custom_headers = dict(default_headers or {})
         if shared is None:
             if loaded is None:
-                loaded = _translated(lambda: plain_config(str(self.base_url), self.api_key or None))
+                loaded = _plain_config(str(self.base_url), self.api_key or None)
             seam.router = Router(loaded, http_client=seam.upstream, direct=not configured)
 
     @classmethod
@@ -170,7 +177,7 @@ class AsyncSpecRoute(openai.AsyncOpenAI):
                     "config; change them there, or make a client without one"
                 )
             if http_client is not None:
-                extra["config"] = self.router.config
+                extra["_inherited"] = self.router.config
         return super().copy(http_client=http_client, _extra_kwargs=extra, **options)
 
     with_options = copy
@@ -193,7 +200,7 @@ class AsyncSpecRoute(openai.AsyncOpenAI):
         else:
             replayable = options.content is None or isinstance(options.content, bytes)
         request.extensions[HINTS] = Hints(
-            path=options.url,
+            path=_encoded_path(options.url),
             fields=fields or {},
             max_retries=options.get_max_retries(self.max_retries),
             replayable=replayable,
@@ -252,6 +259,8 @@ _PLAIN_ARGUMENTS = frozenset(
 )
 
 
+_PATH = re.compile(r"[A-Za-z0-9_./~:@%-]*")
+
 _urls: dict[tuple[httpx2.URL, str], httpx2.URL] = {}
 
 
@@ -261,7 +270,9 @@ class _SeamClient(httpx2.AsyncClient):
 
     router: Router
 
-    def __init__(self, upstream: httpx2.AsyncClient | None) -> None:
+    def __init__(
+        self, upstream: httpx2.AsyncClient | None, parent: _SeamClient | None = None
+    ) -> None:
         if upstream is not None and not isinstance(upstream, httpx2.AsyncClient):
             raise TypeError(
                 "http_client must be an httpx2.AsyncClient (openai.DefaultAsyncHttpxClient or "
@@ -269,6 +280,7 @@ class _SeamClient(httpx2.AsyncClient):
                 f"{type(upstream).__name__}"
             )
         self._owned = upstream is None
+        self._parent = parent  # Whose connections these are: kept, since it closes them at its end.
         self.upstream = upstream or DefaultAsyncHttpxClient()
         timeout = httpx2.Timeout(5.0) if self._owned else self.upstream.timeout
         # Never asked to send: `send` is taken over.
@@ -296,6 +308,8 @@ class _SeamClient(httpx2.AsyncClient):
         router = getattr(self, "router", None)
         if router is not None:
             await router.aclose()
+        if self._parent is not None:
+            await self._parent.aclose()
         if not self.upstream.is_closed:
             await self.upstream.aclose()
 
@@ -379,6 +393,29 @@ def _config(source: ConfigSource | None, given: list[str]) -> Config | None:
         return None
     path = _translated(find)
     return None if path is None else _load(path)
+
+
+def _plain_config(base_url: str, api_key: str | None) -> Config:
+    """The config of a plain client. openai's constructor has seen to its credentials, which need
+    not be a key that is known here (a function, an admin key, an identity)."""
+    config = _translated(lambda: plain_config(base_url, api_key))
+    providers = {n: replace(p, env_key=None) for n, p in config.providers.items()}
+    return replace(config, providers=providers)
+
+
+def _elsewhere(router: Router, base_url: str | httpx2.URL | NotGiven | None) -> bool:
+    """Whether a copy with ``base_url`` calls another address than the plain client it is of."""
+    if base_url is None or isinstance(base_url, NotGiven):
+        return False
+    known = next(iter(router.config.providers.values())).base_url
+    return str(base_url).rstrip("/") != known
+
+
+def _encoded_path(url: str) -> str:
+    """The path of a call as it is sent, without its query."""
+    if _PATH.fullmatch(url):
+        return url
+    return httpx2.URL(url).raw_path.partition(b"?")[0].decode("ascii")
 
 
 def _load(source: Mapping[str, Any] | str | os.PathLike[str] | None) -> Config:

@@ -223,7 +223,7 @@ class Router:
         self.http_client = http_client or httpx2.AsyncClient(limits=LIMITS, timeout=None)
         self._clients: dict[str, HttpClient] = {}
         self._capabilities: dict[tuple[str, str], Capabilities] = {}
-        self._timeouts: dict[tuple[str, float | None, float | None], Timeouts] = {}
+        self._timeouts: dict[tuple[str, float | None, float | None, bool], Timeouts] = {}
         self._resolved: dict[str, Resolved] = {}
         self._prices: dict[str, tuple[float, Price | None]] = {}
         self._default = config.default_provider or (
@@ -314,12 +314,16 @@ class Router:
                 self._capabilities[key] = found
         return found
 
-    def timeouts(self, provider: ProviderConfig, request: RouterRequest) -> Timeouts:
+    def timeouts(
+        self, provider: ProviderConfig, request: RouterRequest, *, streamed: bool = True
+    ) -> Timeouts:
         """The limits of one request: the config's, capped by the caller's.
 
-        A plain client has the caller's alone, and no total: openai's are none either.
+        Of an answer that comes at once nothing comes before all of it is made: ``first_token``
+        counts for it only where the config sets it. A plain client has the caller's alone, and no
+        total: openai's are none either.
         """
-        key = (provider.name, request.connect_s, request.read_s)
+        key = (provider.name, request.connect_s, request.read_s, streamed)
         found = self._timeouts.get(key)
         if found is None:
             connect = inf if request.connect_s is None else request.connect_s
@@ -331,10 +335,13 @@ class Router:
                     connect=connect, first_token=read, stall=read, total=inf, idle=idle
                 )
             else:
+                first = own.first_token
+                if not streamed and "first_token" not in provider.timeouts_set:
+                    first = inf
                 found = replace(
                     own,
                     connect=min(own.connect, connect),
-                    first_token=min(own.first_token, read),
+                    first_token=min(first, read),
                     stall=min(own.stall, read),
                 )
             if len(self._timeouts) < 256:
@@ -357,6 +364,14 @@ class Router:
     def redact(self, text: str) -> str:
         """``text`` without any provider's key."""
         return wire.redact(text, (p.api_key for p in self.config.providers.values()))
+
+    def redactor(self, request: RouterRequest) -> Callable[[str], str]:
+        """As :meth:`redact`, and without the key that a plain client's own request carries (a
+        copy's, or one that a function gave)."""
+        if request.outgoing is None:
+            return self.redact
+        key = request.outgoing.headers.get("authorization", "").removeprefix("Bearer ")
+        return lambda text: wire.redact(self.redact(text), (key,))
 
     # Answering
 
@@ -389,8 +404,10 @@ class Router:
             assert isinstance(request.body, bytes)
             request.body = wire.replace_model(request.body, resolved.asked, resolved.target.model)
             self._rewrite(request)
-        deadline = Deadline(self.timeouts(resolved.provider, request))
-        tally = PlainTally(resolved.asked, resolved.target, deadline, self.price_of, self.redact)
+        streamed = fields.get("stream") is True
+        deadline = Deadline(self.timeouts(resolved.provider, request, streamed=streamed))
+        redact = self.redactor(request)
+        tally = PlainTally(resolved.asked, resolved.target, deadline, self.price_of, redact)
         handle = tally.handle
         self._announce(handle, request.on_report)
         reason = "no model of this client has drafts"
@@ -401,7 +418,7 @@ class Router:
                 resolved=resolved,
                 options=options,
                 policy=policy,
-                deadline=deadline,
+                deadline=Deadline(self.timeouts(resolved.provider, request)),
                 max_retries=request.max_retries,
                 headers=_forwardable(request.headers),
                 handle=handle,
@@ -450,7 +467,8 @@ class Router:
     async def _other(self, request: RouterRequest) -> Reply:
         """Pass anything else through, both ways, to the provider it belongs to."""
         provider = self._provider_of(request)
-        deadline = Deadline(self.timeouts(provider, request))
+        streamed = (request.fields or {}).get("stream") is True
+        deadline = Deadline(self.timeouts(provider, request, streamed=streamed))
         return await self._attempts(
             request, self.http(provider), deadline, None, whole=request.whole
         )

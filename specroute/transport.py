@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -85,7 +85,7 @@ async def answer(
     try:
         reply = await router.handle(call)
     except SpecRouteError as error:
-        raise translate(error, request, router.redact) from error.__cause__
+        raise translate(error, request, router.redactor(call)) from error.__cause__
     if reply.retries and not direct and request.headers.get(RETRY_COUNT) == "0":
         request.headers[RETRY_COUNT] = str(reply.retries)
     if splice and reply.data is not None and reply.handle is not None:
@@ -94,7 +94,7 @@ async def answer(
         reply.body, reply.data = wire.splice_field(reply.body, FIELD, report), None
         reply.headers = httpx2.Headers(reply.headers)
         reply.headers["content-length"] = str(len(reply.body))
-    response = _Response(reply, request, direct, started, router)
+    response = _Response(reply, request, direct, started, router.redactor(call))
     if not stream:
         await response.aread()
     return response
@@ -109,7 +109,7 @@ class _Response(httpx2.Response):
         request: httpx2.Request,
         direct: bool,
         started: float,
-        router: Router,
+        redact: Callable[[str], str],
     ) -> None:
         sent = reply.sent if direct and reply.sent is not None else request
         extensions: dict[str, Any] = {
@@ -131,7 +131,7 @@ class _Response(httpx2.Response):
             headers=reply.headers,
             stream=_Bytes(body, started)
             if isinstance(body, bytes)
-            else _Arriving(body, sent, started, router),
+            else _Arriving(body, sent, started, redact),
             request=sent,
             extensions=extensions,
         )
@@ -168,12 +168,16 @@ class _Arriving(httpx2.AsyncByteStream):
     """A body still arriving; its errors become openai's here."""
 
     def __init__(
-        self, body: ReplyBody, request: httpx2.Request, started: float, router: Router
+        self,
+        body: ReplyBody,
+        request: httpx2.Request,
+        started: float,
+        redact: Callable[[str], str],
     ) -> None:
         self._body = body
         self._request = request
         self._started = started
-        self._redact = router.redact
+        self._redact = redact
         self._next = body.__aiter__().__anext__
         self.elapsed: datetime.timedelta | None = None
 

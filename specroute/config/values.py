@@ -20,7 +20,8 @@ class Timeouts:
 
     connect: float = 5.0
     first_token: float = 60.0
-    """Request start to the first content (streams) or the whole answer's headers."""
+    """Request start to the first content. An answer that isn't streamed has ``total`` instead,
+    unless the config sets this."""
     stall: float = 60.0
     """Longest silence between two pieces of content."""
     total: float = 600.0

@@ -29,7 +29,6 @@ from specroute.reference.pace import Pace
 from specroute.reference.script import Script
 from specroute.reference.server import Server
 
-
 ACCEPTING = 10
 """Turns of the loop in which an accepted socket becomes a connection."""
 

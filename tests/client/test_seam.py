@@ -11,7 +11,7 @@ import pytest
 
 import specroute
 from specroute import AsyncSpecRoute, report
-from specroute.router import Router
+from specroute.router import Router, RouterRequest
 from specroute.transport import SpecRouteTransport
 from tests.client.world import MESSAGES, answer, config, configured, plain
 from tests.support.loopback import DONE, Exchange, Loopback, chunk, chunks, completion
@@ -65,6 +65,69 @@ async def test_a_plain_copy_may_go_elsewhere() -> None:
         await copy.chat.completions.create(model="m", messages=MESSAGES)
         assert (len(server.seen), len(other.seen)) == (0, 1)
         assert other.seen[0].headers["authorization"] == "Bearer sk-other"
+
+
+async def test_a_copy_may_have_connections_of_its_own() -> None:
+    """``with_options(http_client=…)`` keeps the config and leaves the first client open."""
+    for make in (configured, plain):
+        async with make() as (server, client):
+            async with client.with_options(http_client=httpx2.AsyncClient()) as copy:
+                await copy.chat.completions.create(model="smart", messages=MESSAGES)
+            await client.chat.completions.create(model="smart", messages=MESSAGES)
+            assert server.connections == 2
+            keys = {seen.headers["authorization"] for seen in server.seen}
+            assert len(keys) == 1
+
+
+async def test_a_copy_that_goes_elsewhere_is_told_by_its_own_address() -> None:
+    """What is known of the first address (stream options, name, prices) is not of the second."""
+    async with Loopback(answer) as other:
+        first = AsyncSpecRoute(api_key="sk-old", base_url="https://api.openai.com/v1")
+        copy = first.with_options(base_url=other.url)
+        assert first.with_options(timeout=1).router is first.router
+        del first
+        stream = await copy.chat.completions.create(model="m", messages=MESSAGES, stream=True)
+        async for _ in stream:
+            pass
+        assert "stream_options" not in other.seen[0].json
+        assert specroute.report(stream).target == "generic:m"
+        await copy.close()
+        assert copy.is_closed()
+
+
+@pytest.mark.parametrize("how", ["function", "admin"])
+async def test_credentials_other_than_a_key_are_enough(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a known provider, too: openai's own constructor decides what is enough."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+    async def key() -> str:
+        return "sk-made"
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, json={"sent": request.headers["authorization"]})
+
+    options: dict[str, Any] = {"api_key": key} if how == "function" else {"admin_api_key": "sk-a"}
+    upstream = httpx2.AsyncClient(transport=httpx2.MockTransport(handle))
+    async with AsyncSpecRoute(http_client=upstream, **options) as client:
+        path = "/models" if how == "function" else "/organization/users"
+        got: Any = await client.get(path, cast_to=object)
+    assert got["sent"] == ("Bearer sk-made" if how == "function" else "Bearer sk-a")
+
+
+@pytest.mark.parametrize("make", [plain, configured])
+async def test_a_path_may_hold_a_query_and_any_letter(make: Any) -> None:
+    """``client.post("/path?a=b")`` asks what openai's own client asks."""
+    async with make() as (server, client):
+        body = {"model": "smart", "messages": MESSAGES}
+        await client.post("/chat/completions?a=b", body=body, cast_to=object)
+        await client.get("/é/models?c=d", cast_to=object)
+    assert [(s.path, s.query) for s in server.seen] == [
+        ("/v1/chat/completions", {"a": "b"}),
+        ("/v1/%C3%A9/models", {"c": "d"}),
+    ]
 
 
 async def test_no_key_is_needed_with_a_config() -> None:
@@ -226,6 +289,35 @@ async def test_an_unset_timeout_leaves_the_configs() -> None:
         assert (caught.value.which, caught.value.seconds) == ("first_token", 0.2)
 
 
+async def test_a_whole_answer_has_the_total_to_come() -> None:
+    """Nothing of it comes before all of it is made; ``first_token`` counts where it is set."""
+
+    async def silent(exchange: Exchange) -> None:
+        await exchange.gone.wait()
+
+    async def limit(stream: bool, **limits: float) -> tuple[str, float]:
+        async with configured(silent, timeouts=limits, max_retries=0) as (_, client):
+            with pytest.raises(specroute.DeadlineExceeded) as caught:
+                await client.chat.completions.create(
+                    model="smart", messages=MESSAGES, stream=stream
+                )
+            with pytest.raises(specroute.DeadlineExceeded) as other:
+                await client.embeddings.create(model="smart", input="x")
+        if not stream:
+            assert other.value.which == caught.value.which
+        return caught.value.which, caught.value.seconds
+
+    assert await limit(False, total=0.2) == ("total", 0.2)
+    assert await limit(False, total=9, first_token=0.2) == ("first_token", 0.2)
+    async with configured() as (_, client):
+        router = client.router
+        request = RouterRequest("POST", "/x")
+        lab = router.config.providers["lab"]
+        assert router.timeouts(lab, request).first_token == 60
+        assert router.timeouts(lab, request, streamed=False).first_token == float("inf")
+        assert router.timeouts(lab, request, streamed=False).total == 600
+
+
 @pytest.mark.parametrize("where", ["client", "options", "call"])
 async def test_a_callers_timeout_caps_the_configs(where: str) -> None:
     """On the client, on a copy or on the call."""
@@ -252,8 +344,6 @@ async def test_a_plain_clients_timeouts_are_openais() -> None:
         def limits(**options: Any) -> Any:
             request = client.with_options(**options)._build_request(_options())
             timeout = request.extensions["timeout"]
-            from specroute.router import RouterRequest
-
             return client.router.timeouts(
                 provider,
                 RouterRequest("POST", "/x", connect_s=timeout["connect"], read_s=timeout["read"]),

@@ -72,6 +72,30 @@ async def test_an_echoed_key_is_not_shown(
     assert [c for c in CANARIES for text in shown if c in text] == []
 
 
+@pytest.mark.parametrize("how", ["copy", "function"])
+@pytest.mark.parametrize("status", [1, 200, 401])
+async def test_a_key_that_came_later_is_not_shown_either(how: str, status: int) -> None:
+    """A copy's own key, and one that a function gave."""
+
+    async def key() -> str:
+        return CANARIES[2]
+
+    async with Loopback(echoing(status)) as server:
+        first: Any = key if how == "function" else "sk-the-first-key"
+        async with AsyncSpecRoute(api_key=first, base_url=server.url, max_retries=0) as client:
+            if how == "copy":
+                client = client.with_options(api_key=CANARIES[2])
+            with reports() as seen, pytest.raises(openai.OpenAIError) as caught:
+                stream = status == 1
+                got = await client.chat.completions.create(
+                    model="m", messages=MESSAGES, stream=stream
+                )
+                async for _ in got:
+                    pass
+    assert server.seen[0].headers["authorization"] == f"Bearer {CANARIES[2]}"
+    assert CANARIES[2] not in "".join([*texts_of(caught.value), repr(list(seen))])
+
+
 async def test_no_key_reaches_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two providers and OpenAI's own variables; each sees its own key alone, on every path."""
     monkeypatch.setenv("OPENAI_API_KEY", CANARIES[2])
