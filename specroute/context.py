@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,10 @@ class Prompt:
     messages: tuple[Mapping[str, Any], ...] | None
     text: str | None
     ids: tuple[int, ...] | None = None
+
+    def has(self, form: Literal["ids", "text", "chat"]) -> bool:
+        """Whether it is known in that form."""
+        return {"ids": self.ids, "text": self.text, "chat": self.messages}[form] is not None
 
 
 @dataclass(frozen=True, slots=True)

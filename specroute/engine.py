@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
 from specroute.answer import Delta
+from specroute.errors import ProviderError
 from specroute.events import Commit, Event, Handover, RoundDone
 from specroute.method import METHODS
 from specroute.session import Session
@@ -50,8 +51,9 @@ async def speculate(session: Session) -> AsyncGenerator[Delta]:
 
 
 async def _settle(session: Session, events: AsyncGenerator[Event]) -> None:
-    """Let the method read its stream's end, where the server's own count stands."""
-    with suppress(TimeoutError):
+    """Let the method read its stream's end, where the server's own count stands. The answer is
+    there in full: a stream that breaks now has nothing left to spoil."""
+    with suppress(TimeoutError, ProviderError):
         async with asyncio.timeout(SETTLE_S):
             async for event in events:
                 if isinstance(event, RoundDone):

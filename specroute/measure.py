@@ -146,6 +146,8 @@ class Snapshot:
     """Requests of this class planned since speculation was last tried."""
     context: int = 0
     """Tokens that a scoring request carries beside the draft."""
+    prompt_per_token: bool = False
+    """A scoring request carries all that, and brings an output token, once per drafted token."""
     usd_in: float | None = None
     usd_out: float | None = None
     """Dollars per token; ``None`` is unknown."""

@@ -21,6 +21,7 @@ from specroute.config import (
     provider_for,
 )
 from specroute.context import Committed, Prompt
+from specroute.draft.backoff import Backoff
 from specroute.draft.base import Drafter
 from specroute.errors import DraftError
 from specroute.http.client import HttpClient
@@ -65,6 +66,8 @@ class Pool:
         self.targets: dict[tuple[TargetRef, str | None], Target] = {}
         self._drafters: dict[str, Drafter] = dict(drafters or {})
         self._calibrating: set[TargetRef] = set()
+        self.resting: dict[str, Backoff] = {}
+        """Drafters that came too late or broke, by name."""
         self._loads: dict[str, asyncio.Task[DraftError | None]] = {}
 
     def target(self, ref: TargetRef, provider: ProviderConfig, model: ModelConfig) -> Target:

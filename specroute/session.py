@@ -18,6 +18,7 @@ from specroute.answer import Answer, Delta
 from specroute.book import Book
 from specroute.candidates import Judge
 from specroute.context import Committed, Prompt
+from specroute.draft.backoff import Backoff
 from specroute.draft.base import Distribution, Drafter, DraftSession, Proposal
 from specroute.errors import DraftError, ProviderError
 from specroute.events import Commit, RoundDone
@@ -36,6 +37,9 @@ from specroute.vocabulary import Vocabulary
 
 PATIENCE = 0.5
 """The share of the time left that drafting or scoring may take before a plain call takes over."""
+
+REST_S = (10.0, 300.0)
+"""The shortest and the longest time for which a drafter that came too late or broke isn't asked."""
 
 
 @dataclass(slots=True)
@@ -76,8 +80,12 @@ class Session:
     """``provider:model`` of remote drafts, by drafter."""
     draft_temperatures: Mapping[str, float | None] = field(default_factory=dict)
     """The drafts' own temperatures, by drafter."""
+    resting: dict[str, Backoff] = field(default_factory=dict)
+    """Drafters that came too late or broke, by name; shared by all requests of a client."""
     judge: Judge | None = None
     """Who judges in ``score``."""
+    trusted: Trusted | None = None
+    """The dialect that this judge needs, and the form of its context, as they were at the start."""
     scores_by_ids: bool = True
     """Drafts are scored as token ids; else as text."""
     server: Server = field(default_factory=Server)
@@ -102,7 +110,13 @@ class Session:
     @property
     def context(self) -> int:
         """Tokens of prompt and committed answer, as far as they are known."""
-        return len(self.prompt.ids or ()) + self.answer.tokens
+        ids = self.prompt.ids
+        return (len(ids) if ids is not None else self.prompt_tokens or 0) + self.answer.tokens
+
+    @property
+    def by_ids(self) -> bool:
+        """A plain stream goes on from the answer's ids, not from its text."""
+        return self.target.goes_on_by_ids(self.request, self.prompt)
 
     @property
     def sampling(self) -> Mapping[str, Any]:
@@ -116,7 +130,9 @@ class Session:
         found = self.measurements.snapshot(
             str(self.target.ref), self.drafter.name, self.traffic, self.how
         )
-        return priced(replace(found, context=self.context), self.price_of(str(self.target.ref)))
+        each = self.judge is Judge.DRAWS
+        found = replace(found, context=self.context, prompt_per_token=each)
+        return priced(found, self.price_of(str(self.target.ref)))
 
     def next_k(self) -> int:
         """K of the next round, by the policy; never more than ``max_tokens`` leaves room for."""
@@ -169,6 +185,8 @@ class Session:
             own = self.draft_temperatures.get(drafter.name)
             temperature = own if own is not None else self.request.temperature or 1.0
         limit = self.patience()
+        if drafter.name in self.resting:
+            self.resting[drafter.name].check()
         vocabulary = self.target.learned.vocabulary
         committed = self.committed if vocabulary is not None else Committed(self.answer.text)
         try:
@@ -182,14 +200,29 @@ class Session:
         except DraftError:
             raise
         except TimeoutError as error:
-            raise DraftError(f"no draft within {limit:.1f} s") from error
+            said = f"no draft within {limit:.1f} s"
+            if limit < self._fair_patience:
+                raise DraftError(said) from error
+            raise self._rests(drafter, said) from error
         except Exception as error:
-            raise DraftError(f"{type(error).__name__}: {error}") from error
+            raise self._rests(drafter, f"{type(error).__name__}: {error}") from error
+        self.resting.pop(drafter.name, None)
         self.tally.draft_s += proposal.seconds
         if proposal.usage is not None:
             with self.book.attempt(self.draft_targets[drafter.name], "draft") as entry:
                 entry.usage = proposal.usage
         return _judgeable(proposal, k, vocabulary)
+
+    def _rests(self, drafter: Drafter, said: str) -> DraftError:
+        """The drafter is left alone for a while, by other requests as well."""
+        backoff = self.resting.setdefault(drafter.name, Backoff(self.deadline.clock, *REST_S))
+        return backoff.failed(said)
+
+    @property
+    def _fair_patience(self) -> float:
+        """Less than this tells of a request in a hurry, not of a drafter that is slow."""
+        timeouts = self.deadline.timeouts
+        return min(timeouts.first_token, timeouts.stall) * PATIENCE / 2
 
     def nothing_drafted(self) -> None:
         """No drafter had anything to propose: as good as a draft refused at once."""
@@ -223,11 +256,11 @@ class Session:
     @property
     def using(self) -> Trusted:
         """The dialect that this request's judge needs, and the form of its context."""
-        learned = self.target.learned
-        found = learned.sampler if self.judge is Judge.DRAWS else learned.dialect
-        if found is None:  # Another request has just found it out.
-            raise BadEvidence(learned.reason or "the target's scoring is no longer trusted")
-        return found
+        if self.trusted is None or not self.target.learned.trusts(self.trusted):
+            # Another request has just found it out.
+            reason = self.target.learned.reason
+            raise BadEvidence(reason or "the target's scoring is no longer trusted")
+        return self.trusted
 
     @property
     def top_n(self) -> int:
@@ -265,10 +298,11 @@ class Session:
         )
 
     def refuse(self, reason: str) -> None:
-        """Evidence failed: this request's dialect is not used again at this target."""
+        """Evidence failed: this request's dialect is not used again at this target. One that
+        another request has refused already says nothing of those that took its place."""
         learned = self.target.learned
-        found = learned.sampler if self.judge is Judge.DRAWS else learned.dialect
-        learned.refuse(reason, found[0].name if found is not None else None)
+        if self.trusted is not None and learned.trusts(self.trusted):
+            learned.refuse(reason, self.trusted[0].name)
 
     def rest(self, error: ProviderError) -> None:
         """A scoring call failed: the target is not scored on for a while."""

@@ -186,7 +186,9 @@ class Speculator:
 
         def snapshot(drafter: str) -> Snapshot:
             found = self.measurements.snapshot(str(target.ref), drafter, traffic, how)
-            return priced(replace(found, context=_rough_tokens(request)), price)
+            each = options.judge is Judge.DRAWS
+            found = replace(found, context=_rough_tokens(request), prompt_per_token=each)
+            return priced(found, price)
 
         plan = policy.plan(options, snapshot)
         for name in model.drafts:
@@ -216,13 +218,21 @@ class Speculator:
         book: Book,
         traffic: str,
     ) -> Session | str:
+        learned, trusted = target.learned, None
+        if plan.method is Method.SCORE:
+            trusted = learned.sampler if judge is Judge.DRAWS else learned.dialect
+            if trusted is None:
+                return "the target's scoring is no longer trusted"
+        form = trusted[1] if trusted is not None else None
         try:
             patient = call.deadline.part(PATIENCE)
             prompt = await templates.render(target, request, book, patient)
         except templates.NoTemplate:
-            if plan.method is not Method.PREFIX:
+            if form not in (None, "chat"):
                 raise
             prompt = templates.unrendered(request)
+        if form is not None and not prompt.has(form):
+            return f"the target is scored on prompts as {_FORMS[form]}, which this request has not"
         if target.can_continue(request, prompt) is None:
             return (
                 "the answer could not be taken up in plain mid-text: send max_tokens, so that "
@@ -239,8 +249,6 @@ class Speculator:
         if target.learned.vocabulary is not None:
             answer.use(target.learned.vocabulary)
         seed = call.options.seed
-        learned, trust = target.learned, trust_in(target)
-        trusted = learned.sampler if judge is Judge.DRAWS else learned.dialect
         return Session(
             request=request,
             target=target,
@@ -258,9 +266,11 @@ class Speculator:
             price_of=self.pool.price_of,
             draft_targets={d.name: f"{d.provider}:{d.model}" for d in drafts},
             draft_temperatures={d.name: d.temperature for d in drafts},
+            resting=self.pool.resting,
             judge=judge,
+            trusted=trusted,
             scores_by_ids=trusted is not None and trusted[1] == "ids",
-            server=server_of(target.capabilities, trust),
+            server=server_of(target.capabilities, trust_in(target)),
             lossy=policy.lossy,
         )
 
@@ -320,6 +330,7 @@ def traffic_class(request: TextRequest) -> str:
     return f"{request.path}#{digest if system else 'none'}"
 
 
+_FORMS = {"ids": "token ids", "text": "text", "chat": "messages"}
 _SYSTEM = ("system", "developer")
 _SYSTEM_HEAD = 40
 

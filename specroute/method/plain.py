@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 async def run(session: Session) -> AsyncGenerator[Event]:
     """Stream to the end. Provider errors pass through: there is nothing left to fall back on."""
     begun = bool(session.answer.tokens)
-    if begun and session.answer.ids is None:
+    if begun and (session.answer.ids is None or not session.by_ids):
         session.loosen(
             Exactness.BOUNDED,
             "retokenised: the target continued its own text, cut into tokens anew by its server",

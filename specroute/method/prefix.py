@@ -60,7 +60,12 @@ async def run(session: Session) -> AsyncGenerator[Event]:
 
 def _position(session: Session) -> int:
     ids = session.answer.ids
-    return len(ids) if ids is not None and session.target.by_ids else len(session.answer.text)
+    return len(ids) if ids is not None and _names_ids(session) else len(session.answer.text)
+
+
+def _names_ids(session: Session) -> bool:
+    """Lanes begin from ids, and their streams name theirs."""
+    return session.target.by_ids and session.by_ids
 
 
 @dataclass(slots=True)
@@ -93,7 +98,7 @@ class _Race:
         self.wave: _Wave | None = None
         self.drafting: asyncio.Task[Proposal] | None = None
         self.draft_at = 0
-        self.by_ids = session.target.by_ids
+        self.by_ids = _names_ids(session)
         self.over = False
         """No further drafts: the draft failed or has nothing to propose."""
         self.fruitless = 0

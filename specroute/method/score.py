@@ -109,6 +109,8 @@ async def run(session: Session) -> AsyncGenerator[Event]:
         if end is not None:
             yield end
             return
+        # A draft of nothing but space may be held back whole: another would be as well.
+        alone = alone or not commits
 
 
 async def _score(session: Session, proposal: Proposal) -> View:

@@ -117,7 +117,8 @@ class Adaptive:
         """(K, J per token) of the best round; K = 0 with an infinite J if none is known.
 
         A round costs its seconds and the whole context as input plus one output token; each
-        drafted token adds its drafting time and one input token.
+        drafted token adds its drafting time and one input token, or as much as the round itself
+        where a server is asked once per drafted token.
         """
         verify_s = figures.verify_s
         draft_s = figures.draft_s if figures.draft_s is not None else _UNTRIED_DRAFT_S
@@ -127,10 +128,8 @@ class Adaptive:
             return 0, float("inf")
         own = Acceptance() if view is None else view.own
         survival = own.survival(limit, figures.acceptance, default=_HOPE)
-        fixed = verify_s + self._dollars(figures.usd_in) * figures.context
-        best = speedup.best_k(
-            survival,
-            fixed + self._dollars(figures.usd_out),
-            draft_s + self._dollars(figures.usd_in),
-        )
+        usd_in, usd_out = self._dollars(figures.usd_in), self._dollars(figures.usd_out)
+        asked = usd_in * figures.context + usd_out
+        each = asked if figures.prompt_per_token else usd_in
+        best = speedup.best_k(survival, verify_s + asked, draft_s + each)
         return best.k, best.j

@@ -49,6 +49,10 @@ class Learned:
             return "unknown"
         return "trusted" if self.dialect or self.sampler else "refused"
 
+    def trusts(self, using: Trusted) -> bool:
+        """Whether that dialect, in that form, is what is used now."""
+        return using in (self.dialect, self.sampler)
+
     def refuse(self, reason: str, dialect: str | None = None) -> None:
         """Evidence failed: that dialect (``None``: scoring as a whole) is not used again.
 

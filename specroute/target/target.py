@@ -67,6 +67,10 @@ class Target:
             return "prefill"
         return None
 
+    def goes_on_by_ids(self, request: TextRequest, prompt: Prompt) -> bool:
+        """Whether :meth:`stream` takes an answer up from its ids, not from its text."""
+        return prompt.ids is not None and self.can_continue(request, prompt) == "completions"
+
     def stream(
         self,
         request: TextRequest,
