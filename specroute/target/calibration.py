@@ -7,6 +7,7 @@ scored on. Costs one short chat call and one scoring call a dialect, per (host, 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from specroute.book import Book
     from specroute.http.deadline import Deadline
     from specroute.target.target import Target
+
+log = logging.getLogger("specroute")
 
 QUESTION = "Write the numbers from one to twelve as words, with a comma after each."
 """Repeats commas, so that a repetition penalty the server applies by default shows."""
@@ -45,6 +48,11 @@ async def calibrate(
         learned = target.learned
         if learned.calibrated or learned.resting(deadline.clock()):
             return
+        log.info(
+            "calibrating %s: one call of about %d generated tokens, one scoring call a dialect",
+            target.ref,
+            max(TOKENS, target.capabilities.min_max_tokens),
+        )
         try:
             await _calibrate(target, vocabularies, book, deadline)
         except (BadEvidence, templates.NoTemplate) as error:

@@ -15,7 +15,7 @@ from specroute.reference.running import ReferenceServer
 from tests.engine.world import World, speculating
 from tests.support.distribution import total_variation
 
-N, LENGTH = 64, 24
+N, LENGTH = 400, 6
 """Answers a case, and tokens an answer: every token is a draw from its predecessor's row."""
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("score", "good", {"temperature": 0.7, "top_p": 0.9}),
