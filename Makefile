@@ -16,6 +16,7 @@ setup: $(STAMP)  ## Make .venv with the pinned versions
 
 $(STAMP): pyproject.toml constraints.txt
 	@if [ -z "$(PYTHON)" ]; then echo "specroute needs Python 3.11 or later on PATH (looked for python3.11, python3.12, python3.13, python3). Install it, or name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; fi
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "$(PYTHON) is not Python 3.11 or later, or does not run." >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv/ensurepip module (Debian and Ubuntu: install python3-venv)." >&2; exit 1; }
 	@echo "Setting up $(VENV) with $$("$(PYTHON)" --version) (torch and transformers: a few minutes the first time)"
 	@[ -x $(PY) ] || "$(PYTHON)" -m venv $(VENV)

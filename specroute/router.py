@@ -33,6 +33,7 @@ from specroute.config import (
 )
 from specroute.errors import (
     ConfigError,
+    DeadlineExceeded,
     ErrorInBody,
     ProviderError,
     RequestError,
@@ -320,8 +321,8 @@ class Router:
         """The limits of one request: the config's, capped by the caller's.
 
         Of an answer that comes at once nothing comes before all of it is made: ``first_token``
-        counts for it only where the config sets it. A plain client has the caller's alone, and no
-        total: openai's are none either.
+        counts for it only where the config sets it. A plain client has the caller's alone, for
+        each attempt, and no total: openai's are none either.
         """
         key = (provider.name, request.connect_s, request.read_s, streamed)
         found = self._timeouts.get(key)
@@ -511,6 +512,9 @@ class Router:
         call = self._call(request)
         taken = 0
         while True:
+            if taken and self.direct:
+                # A plain client's timeouts are openai's: each attempt has its own.
+                deadline = Deadline(deadline.timeouts, deadline.clock)
             more = taken < request.max_retries and request.replayable
             started = deadline.clock()
             try:
@@ -525,18 +529,18 @@ class Router:
                 if not (
                     more
                     and retry.status_retryable(reply.status, reply.headers, now)
-                    and wait < deadline.remaining("first_token")
+                    and (self.direct or wait < deadline.remaining("first_token"))
                 ):
                     return await self._refused(reply, http, tally, taken)
                 await reply.drain()
                 outcome = f"status {reply.status}"
             except ProviderError as error:
                 wait = retry.delay(taken, None, 0.0, self._rng)
-                if not (
-                    more
-                    and retry.error_retryable(error)
-                    and wait < deadline.remaining("first_token")
-                ):
+                retryable = retry.error_retryable(error) or (
+                    self.direct and isinstance(error, DeadlineExceeded)
+                )
+                in_time = self.direct or wait < deadline.remaining("first_token")
+                if not (more and retryable and in_time):
                     raise
                 outcome = error.outcome
             if tally is not None:

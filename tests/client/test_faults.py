@@ -258,6 +258,27 @@ async def test_retries_share_the_deadline() -> None:
         assert len(server.seen) == 1
 
 
+@pytest.mark.parametrize("first", ["silence", "429"])
+@pytest.mark.parametrize("kind", [openai.AsyncOpenAI, AsyncSpecRoute])
+async def test_a_plain_clients_timeout_is_of_each_attempt(kind: Any, first: str) -> None:
+    """As openai's: one that is too slow, or asks to wait for longer than that, is tried again."""
+    server: Loopback
+
+    async def handle(exchange: Exchange) -> None:
+        if len(server.seen) > 1:
+            await exchange.json_answer(completion("Hello"))
+        elif first == "429":
+            await exchange.json_answer({}, 429, {"retry-after-ms": "300"})
+        else:
+            await exchange.gone.wait()
+
+    async with Loopback(handle) as server:
+        async with kind(api_key="k", base_url=server.url, timeout=0.2) as client:
+            got = await client.chat.completions.create(model="m", messages=MESSAGES)
+        assert len(server.seen) == 2
+    assert got.choices[0].message.content == "Hello"
+
+
 async def test_many_at_once() -> None:
     """A hundred streams beside each other keep their own words."""
 
