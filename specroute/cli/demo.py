@@ -161,7 +161,7 @@ async def _measure(plan: Plan, base_url: str, model: str, console: Console) -> O
     import openai
 
     from specroute import AsyncSpecRoute
-    from specroute.comparison import Traffic, compare
+    from specroute.comparison import Traffic, compare, stream
     from specroute.reference import corpus
 
     key = _key(plan)
@@ -176,6 +176,8 @@ async def _measure(plan: Plan, base_url: str, model: str, console: Console) -> O
             torch.set_num_threads(1)
         with console.status("loading the draft, calibrating the target …"):
             outcome.warnings += await speculative.warm_up()
+            # Neither side shall pay for the target's cold start.
+            await stream(plain, model, corpus.held_out(corpus.TRAFFIC[0], 1)[0], 8)
         for name in corpus.TRAFFIC:
             traffic = Traffic(name)
             outcome.traffics.append(traffic)

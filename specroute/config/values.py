@@ -19,12 +19,12 @@ class Timeouts:
     """Deadlines in seconds. They span all attempts of a request; keep-alives reset none."""
 
     connect: float = 5.0
-    first_token: float = 60.0
+    first_token: float = 600.0
     """Request start to the first content. An answer that isn't streamed has ``total`` instead,
     unless the config sets this."""
-    stall: float = 60.0
+    stall: float = 600.0
     """Longest silence between two pieces of content."""
-    total: float = 600.0
+    total: float = 3600.0
     idle: float = 60.0
     """A stream that its reader holds without reading is ended after this; 0 never."""
 

@@ -56,3 +56,9 @@ def test_every_page_that_is_named_is_there() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_no_page_has_a_gap() -> None:
+    """Nothing that was to be filled in was left."""
+    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]:
+        assert "@@" not in page.read_text(encoding="utf-8"), page.name
