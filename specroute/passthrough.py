@@ -257,6 +257,8 @@ class PlainStream:
             chunk = await reply.chunk()
             if chunk is None:
                 return await self._eof()
+            if self._tally.first_at is None and _no_events(chunk):
+                return await self._whole(chunk)
             out = self._fast(chunk)
             if out is None:
                 out = self._slow(self._decoder.feed(chunk))
@@ -264,6 +266,22 @@ class PlainStream:
                 reply.watch.handed()
                 return out
         return None
+
+    async def _whole(self, first: bytes) -> bytes:
+        """JSON or a web page under the name of a stream: the answer, its error, or neither."""
+        self._over = True
+        body = first + await self._reply.read()
+        data = wire.read_object(body, provider=self._provider)
+        error = wire.error_in(data)
+        if error is not None:
+            raise ErrorInBody(
+                wire.error_message(error, "an error came instead of a stream"),
+                provider=self._provider,
+                body=error,
+            )
+        self._tally.answered(data)
+        self._tally.end("ok", complete=True)
+        return wire.as_chunks(data)
 
     def _fast(self, chunk: bytes) -> bytes | None:
         """Whole, ordinary content events go on as they are; ``None``: look closely."""
@@ -364,3 +382,8 @@ class PlainStream:
 
 def _end_later(tally: PlainTally, outcome: str, complete: bool, error: str | None) -> None:
     tally.end(outcome, complete=complete, error=error)
+
+
+def _no_events(chunk: bytes) -> bool:
+    """Whether a body that begins so holds no server-sent events: no field starts with a bracket."""
+    return chunk.lstrip()[:1] in (b"{", b"[", b"<")

@@ -282,6 +282,8 @@ class Speculator:
             return
         if report.method != Method.PLAIN:
             self.measurements.answer(target, traffic, report.completion_tokens)
+        elif any(attempt.purpose != "plain" for attempt in report.attempts):
+            pass  # Its clock holds what was tried before: no measure of a plain call.
         elif report.ttft_s is not None and report.tpot_s is not None:
             self.measurements.plain(
                 target,

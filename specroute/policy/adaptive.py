@@ -98,7 +98,8 @@ class Adaptive:
         left = max(expected, 16.0)
         if view.remaining is not None:
             left = min(left, view.remaining)
-        restart = snapshot.pace.ttft_s or 0.0
+        again = self._dollars(snapshot.usd_in) * snapshot.context
+        restart = (snapshot.pace.ttft_s or 0.0) + again
         if k == 0 or (pace - plain) * left > restart:
             return 0
         return k
