@@ -36,7 +36,9 @@ from specroute.types import Exactness, Method
 from specroute.vocabulary import Vocabulary
 
 PATIENCE = 0.5
-"""The share of the time left that drafting or scoring may take before a plain call takes over."""
+"""The share of the time left that drafting or scoring may take before a plain call takes over,"""
+MOST_PATIENCE_S = 20.0
+"""and the most seconds: far above any round that could still pay."""
 
 REST_S = (10.0, 300.0)
 """The shortest and the longest time for which a drafter that came too late or broke isn't asked."""
@@ -245,7 +247,7 @@ class Session:
 
     def _optional(self) -> Deadline:
         """The deadline of what a plain call can replace."""
-        return (self.deadline.resumed() if self.answer.tokens else self.deadline).part(PATIENCE)
+        return (self.deadline.resumed() if self.answer.tokens else self.deadline).part(PATIENCE, MOST_PATIENCE_S)
 
     @property
     def how(self) -> str:

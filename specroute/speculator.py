@@ -36,7 +36,7 @@ from specroute.policy.make import make_policy
 from specroute.pool import Announce, Pool
 from specroute.reporting import ReportHandle
 from specroute.request import Options, TextRequest
-from specroute.session import PATIENCE, Session, priced
+from specroute.session import MOST_PATIENCE_S, PATIENCE, Session, priced
 from specroute.target import templates
 from specroute.target.calibration import calibrate
 from specroute.target.target import Target
@@ -119,7 +119,7 @@ class Speculator:
                 if not policy.eager:
                     self.pool.calibrate_beside(target, model, call.deadline.timeouts, call.announce)
                     return "the target is being calibrated beside this call"
-                patient = call.deadline.part(PATIENCE)
+                patient = call.deadline.part(PATIENCE, MOST_PATIENCE_S)
                 vocabularies = await self.pool.vocabularies(target, model, patient)
                 await calibrate(target, vocabularies, book, patient)
                 self.pool.time_scoring(target, book)
@@ -225,7 +225,7 @@ class Speculator:
                 return "the target's scoring is no longer trusted"
         form = trusted[1] if trusted is not None else None
         try:
-            patient = call.deadline.part(PATIENCE)
+            patient = call.deadline.part(PATIENCE, MOST_PATIENCE_S)
             prompt = await templates.render(target, request, book, patient)
         except templates.NoTemplate:
             if form not in (None, "chat"):

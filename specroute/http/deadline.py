@@ -57,12 +57,12 @@ class Deadline:
         stall = silent_since + self.timeouts.stall
         return (stall, "stall") if stall <= total else (total, "total")
 
-    def part(self, share: float) -> Deadline:
-        """A deadline for something that may fail: from now on, at most ``share`` of what is left,
-        so that whatever takes its place still has its time."""
-        first = max(share * self.remaining("first_token"), 0.0)
-        total = max(share * self.remaining("total"), 0.0)
-        stall = share * self.timeouts.stall
+    def part(self, share: float, most: float = inf) -> Deadline:
+        """A deadline for something that may fail: from now on, at most ``share`` of what is left
+        and at most ``most`` seconds, so that whatever takes its place still has its time."""
+        first = min(max(share * self.remaining("first_token"), 0.0), most)
+        total = min(max(share * self.remaining("total"), 0.0), most)
+        stall = min(share * self.timeouts.stall, most)
         return Deadline(
             replace(self.timeouts, first_token=first, stall=stall, total=total), self.clock
         )

@@ -313,9 +313,9 @@ async def test_a_whole_answer_has_the_total_to_come() -> None:
         router = client.router
         request = RouterRequest("POST", "/x")
         lab = router.config.providers["lab"]
-        assert router.timeouts(lab, request).first_token == 60
+        assert router.timeouts(lab, request).first_token == 600
         assert router.timeouts(lab, request, streamed=False).first_token == float("inf")
-        assert router.timeouts(lab, request, streamed=False).total == 600
+        assert router.timeouts(lab, request, streamed=False).total == 3600
 
 
 @pytest.mark.parametrize("where", ["client", "options", "call"])
