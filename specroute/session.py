@@ -247,7 +247,9 @@ class Session:
 
     def _optional(self) -> Deadline:
         """The deadline of what a plain call can replace."""
-        return (self.deadline.resumed() if self.answer.tokens else self.deadline).part(PATIENCE, MOST_PATIENCE_S)
+        return (self.deadline.resumed() if self.answer.tokens else self.deadline).part(
+            PATIENCE, MOST_PATIENCE_S
+        )
 
     @property
     def how(self) -> str:

@@ -31,7 +31,8 @@ PACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "llama-cpp-python": (("llama-cpp-python[server]==0.3.36",),),
 }
-GGUF_READER = ("gguf==0.19.0",)
+GGUF_READER = ("gguf==0.19.0", "accelerate==1.15.0", "psutil==7.2.2")
+"""What transformers wants for reading a GGUF; beside the project's own environment, not in it."""
 NEEDED_GIB = {"llama": 1, "vllm": 6, "llama-cpp-python": 2}
 UNREACHABLE = ("ConnectionError", "NewConnectionError", "Name or service not known", "timed out")
 
@@ -123,8 +124,9 @@ def convert() -> None:
     if (MODEL / "model.safetensors").exists():
         return
     reader = CACHE / "gguf"
-    if not reader.exists():
+    if not (reader / ".ready").exists():
         pip(sys.executable, "--no-deps", "--target", str(reader), *GGUF_READER)
+        (reader / ".ready").touch()
     source = gguf()
     done = subprocess.run(
         [sys.executable, HERE / "convert.py", source, MODEL],
