@@ -21,9 +21,10 @@ from openai import DefaultAsyncHttpxClient, NotGiven, not_given
 
 from specroute import errors, openai_errors
 from specroute.config import Config, PolicyConfig, find, load, parse_policy, plain_config
+from specroute.exchange import OnReport
 from specroute.http import wire
 from specroute.http.sse import SseDecoder
-from specroute.router import OnReport, Router
+from specroute.router import Router
 from specroute.transport import HINT, HINTS, PROVIDER, RETRIES, Hints, SpecRouteTransport, answer
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from specroute.errors import BadAnswer, ErrorInBody, ProviderError
 from specroute.http import wire
-from specroute.http.client import OpenReply, truncated
 from specroute.http.deadline import Deadline
+from specroute.http.reply import OpenReply, truncated
 from specroute.http.sse import SseDecoder, SseEvent
 from specroute.ledger import Ledger, Price, cost
 from specroute.reporting import ReportHandle, new_id

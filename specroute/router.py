@@ -15,16 +15,15 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 import httpx2
 
 from specroute.config import (
     Config,
-    ModelConfig,
     PolicyConfig,
     ProviderConfig,
     Timeouts,
@@ -39,9 +38,19 @@ from specroute.errors import (
     RequestError,
     UnknownModel,
 )
+from specroute.exchange import (
+    OnReport,
+    Reply,
+    ReplyBody,
+    Resolved,
+    RouterRequest,
+    Speculation,
+    TextCall,
+)
 from specroute.http import retry, wire
-from specroute.http.client import LIMITS, Call, HttpClient, OpenReply
+from specroute.http.client import LIMITS, Call, HttpClient
 from specroute.http.deadline import Deadline
+from specroute.http.reply import OpenReply
 from specroute.http.supervisor import Supervisor
 from specroute.ledger import Price, price_for
 from specroute.passthrough import PlainStream, PlainTally
@@ -53,7 +62,6 @@ from specroute.types import Report, TargetRef
 
 log = logging.getLogger("specroute")
 
-OnReport = Callable[[Report], Awaitable[None] | None]
 
 # Headers that belong to one hop, one host or one account, and so never reach another.
 _OWN_HEADERS = frozenset(
@@ -78,124 +86,6 @@ RETRY_COUNT = "x-stainless-retry-count"
 """openai's header that says how often a request was sent before."""
 _JSON = {"content-type": "application/json"}
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
-
-
-@dataclass(slots=True)
-class RouterRequest:
-    """One HTTP request of the caller.
-
-    ``path`` is relative to the API's base (``/chat/completions``). ``fields``: what is known of
-    the JSON body without decoding it (``model``, ``stream``, ``stream_options``, ``specroute``);
-    ``None``: decode to find out. ``connect_s``, ``read_s``: the caller's own timeouts, ``None``
-    where unset. ``outgoing``: the request to send as it is (a plain client's own), with its URL
-    and credentials. ``whole``: the caller wants the body read before the reply is handed over.
-    """
-
-    method: str
-    path: str
-    query: str = ""
-    headers: Sequence[tuple[str, str]] = ()
-    body: bytes | AsyncIterable[bytes] | None = None
-    fields: Mapping[str, Any] | None = None
-    connect_s: float | None = None
-    read_s: float | None = None
-    max_retries: int = 2
-    replayable: bool = True
-    whole: bool = True
-    follow_redirects: bool = True
-    policy: PolicyConfig | None = None
-    on_report: OnReport | None = None
-    outgoing: httpx2.Request | None = None
-    send_options: Mapping[str, Any] = field(default_factory=dict)
-
-    def json(self) -> dict[str, Any]:
-        """The body as a JSON object; :class:`RequestError` when it is none."""
-        try:
-            value = json.loads(self.body) if isinstance(self.body, bytes) else None
-        except ValueError as error:
-            raise RequestError("the request's body is not JSON") from error
-        if not isinstance(value, dict):
-            raise RequestError("the request's body is not a JSON object")
-        return value
-
-
-@dataclass(slots=True)
-class Reply:
-    """What the caller gets: a status, headers, and a body that is there or still arriving.
-
-    ``retries``: attempts made before this one. ``sent``: the request that got it. Whoever shows a
-    whole answer adds the report of ``handle`` to it as the field ``specroute``.
-    """
-
-    status: int
-    headers: httpx2.Headers
-    body: bytes | ReplyBody
-    data: dict[str, Any] | None = None
-    """``body`` decoded, where that was done anyway."""
-    handle: ReportHandle | None = None
-    retries: int = 0
-    provider: str = ""
-    sent: httpx2.Request | None = None
-    hint: str | None = None
-    """For an error status: what to check."""
-    extensions: Mapping[str, Any] = field(default_factory=dict)
-
-
-class ReplyBody(Protocol):
-    """A body still arriving. Closing it, dropping it or leaving it unread ends the upstream."""
-
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
-
-    async def aclose(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """What a ``model=`` stands for."""
-
-    asked: str
-    target: TargetRef
-    provider: ProviderConfig
-    model: ModelConfig | None
-
-
-@dataclass(slots=True)
-class TextCall:
-    """A chat or completions call, as whoever speculates on it sees it.
-
-    ``body`` is the caller's JSON with the target's own model name and without ``specroute``.
-    ``headers`` are the caller's own, without credentials.
-    """
-
-    path: str
-    body: dict[str, Any]
-    resolved: Resolved
-    options: Options
-    policy: PolicyConfig | None
-    """Set for this request or this client; ``None``: the model's own."""
-    deadline: Deadline
-    max_retries: int
-    headers: Sequence[tuple[str, str]]
-    handle: ReportHandle
-    http: HttpClient
-    announce: Callable[[ReportHandle], None]
-    """Told of a report that belongs to no request of the caller's."""
-
-
-class Speculation(Protocol):
-    """Where cleverer answers plug in."""
-
-    async def try_run(self, call: TextCall) -> bytes | ReplyBody | str:
-        """The answer's body (JSON, or a stream of chunks), or one sentence why it goes plain."""
-        ...
-
-    async def warm_up(self, announce: Callable[[ReportHandle], None]) -> list[str]:
-        """Get ready ahead of the first request; one sentence for each thing not to be had."""
-        ...
-
-    async def aclose(self) -> None:
-        """Free what it holds; idempotent."""
-        ...
 
 
 class Router:
@@ -750,15 +640,3 @@ def _reply(reply: OpenReply, body: bytes | ReplyBody, provider: str, taken: int)
         sent=reply.response.request,
         extensions={} if reason is None else {"reason_phrase": reason},
     )
-
-
-__all__ = [
-    "OnReport",
-    "Reply",
-    "ReplyBody",
-    "Resolved",
-    "Router",
-    "RouterRequest",
-    "Speculation",
-    "TextCall",
-]

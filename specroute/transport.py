@@ -17,10 +17,11 @@ import httpx2
 
 from specroute.config import PolicyConfig
 from specroute.errors import SpecRouteError
+from specroute.exchange import OnReport, Reply, ReplyBody, RouterRequest
 from specroute.http import wire
 from specroute.openai_errors import translate
 from specroute.reporting import FIELD, to_wire
-from specroute.router import RETRY_COUNT, OnReport, Reply, ReplyBody, Router, RouterRequest
+from specroute.router import RETRY_COUNT, Router
 
 HINTS = "specroute_hints"
 """Where a client leaves its :class:`Hints` in ``request.extensions``."""

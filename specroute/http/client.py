@@ -6,12 +6,10 @@ knows no retries (``http.retry`` rules, the router decides) and nothing of what 
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx2
 
@@ -22,19 +20,15 @@ from specroute.errors import (
     ConnectFailed,
     DeadlineExceeded,
     ErrorInBody,
-    ProviderError,
     StatusError,
-    StreamAbandoned,
-    StreamTruncated,
 )
 from specroute.http import wire
 from specroute.http.deadline import Deadline
-from specroute.http.sse import SseDecoder, SseEvent
+from specroute.http.events import EventStream, Ready
+from specroute.http.reply import Body, OpenReply
 from specroute.http.supervisor import Supervisor
 from specroute.http.watch import Watch
 
-DRAIN_S = 0.1
-"""How long to wait for a stream's end after ``[DONE]``, so that the connection can be reused."""
 MAX_REDIRECTS = 20
 LIMITS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 
@@ -75,326 +69,6 @@ class JsonReply:
     """From sending to the last byte."""
     request_id: str | None
     status: int = 200
-
-
-class OpenReply:
-    """An answer whose headers are there and whose body is still on its way.
-
-    Read it with :meth:`read`, :meth:`chunk` or ``async for``; end it with :meth:`aclose` (or
-    ``async with``), which ends the upstream at once. Dropping it does the same a little later.
-    """
-
-    __slots__ = ("_body", "headers", "response", "status", "watch")
-
-    def __init__(self, response: httpx2.Response, body: _Body, watch: Watch) -> None:
-        self.response = response
-        self.status = response.status_code
-        self.headers: httpx2.Headers = response.headers
-        self.watch = watch
-        self._body = body
-
-    @property
-    def request_id(self) -> str | None:
-        return self.headers.get("x-request-id")
-
-    @property
-    def decoded(self) -> bool:
-        """Whether :meth:`chunk` undoes a ``Content-Encoding``."""
-        return self._body.decoded
-
-    def on_abandoned(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when the idle limit ends this; it must not hold the reply."""
-        self._body.on_abandoned = callback
-
-    async def chunk(self) -> bytes | None:
-        """The next bytes of the body, ``None`` at its end.
-
-        Raises :class:`DeadlineExceeded`, :class:`StreamTruncated`, :class:`StreamAbandoned`. Call
-        ``watch.content()`` for bytes that carry content, ``watch.handed()`` on handing some on.
-        """
-        return await self._body.chunk()
-
-    async def read(self) -> bytes:
-        """The whole body, decoded; closes. Every byte counts as content."""
-        return await self._body.read()
-
-    async def drain(self, seconds: float = DRAIN_S) -> None:
-        """Read on to the end for at most ``seconds`` and close, so the connection can be reused."""
-        try:
-            async with asyncio.timeout(seconds):
-                while await self._body.chunk() is not None:
-                    pass
-        except (TimeoutError, ProviderError):
-            pass  # The answer is complete; only this connection's reuse is lost.
-        finally:
-            await self._body.aclose()
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._pieces()
-
-    async def _pieces(self) -> AsyncIterator[bytes]:
-        try:
-            while (part := await self._body.chunk()) is not None:
-                self.watch.content()
-                self.watch.handed()
-                yield part
-        finally:
-            await self._body.aclose()
-
-    async def aclose(self) -> None:
-        """End the exchange; idempotent."""
-        await self._body.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._body.aclose()
-
-    def __del__(self) -> None:
-        body = getattr(self, "_body", None)
-        if body is not None and not body.closed:
-            body.abandon_soon()
-
-
-class _Body:
-    """The upstream side of an :class:`OpenReply`; the timer may hold it, the reader does not."""
-
-    __slots__ = (
-        "_iterator",
-        "_loop",
-        "_provider",
-        "_reading",
-        "_response",
-        "_supervisor",
-        "_watch",
-        "abandoned",
-        "closed",
-        "decoded",
-        "on_abandoned",
-    )
-
-    def __init__(
-        self,
-        response: httpx2.Response,
-        watch: Watch,
-        provider: str,
-        supervisor: Supervisor,
-        decode: bool,
-    ) -> None:
-        self._response = response
-        self._watch = watch
-        self._provider = provider
-        self._supervisor = supervisor
-        self._loop = asyncio.get_running_loop()
-        self._reading = False
-        self.closed = False
-        self.abandoned = False
-        self.on_abandoned: Callable[[], None] | None = None
-        encoding = response.headers.get("content-encoding", "identity")
-        self.decoded = decode and encoding != "identity"
-        # Two generators fewer a chunk than aiter_bytes(), where there is nothing to decode.
-        self._iterator: AsyncIterator[bytes] = (
-            response.aiter_bytes() if self.decoded else response.stream.__aiter__()  # type: ignore[union-attr]
-        )
-        watch.idle(self._idle)
-
-    async def chunk(self) -> bytes | None:
-        if self.closed:
-            return self._after_end()
-        self._reading = True
-        try:
-            return await self._watch.guard(self._iterator.__anext__())
-        except StopAsyncIteration:
-            self._reading = False
-            await self.aclose()
-            return None
-        except BaseException as error:  # noqa: BLE001 - raised again, as what it means
-            await self._failed(error)
-            return None
-        finally:
-            self._reading = False
-
-    async def read(self) -> bytes:
-        if self.closed:
-            return self._after_end() or b""
-        self._reading = True
-        try:
-            body = await self._watch.guard(self._collect())
-        except BaseException as error:  # noqa: BLE001 - raised again, as what it means
-            await self._failed(error)
-            return b""
-        finally:
-            self._reading = False
-        await self.aclose()
-        return body
-
-    async def _collect(self) -> bytes:
-        parts: list[bytes] = []
-        async for part in self._iterator:
-            self._watch.content()
-            parts.append(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _after_end(self) -> bytes | None:
-        if self.abandoned:
-            raise StreamAbandoned(
-                f"{self._provider}: the stream was not read for "
-                f"{self._watch.deadline.timeouts.idle:g} s (timeouts.idle) and has been ended"
-            )
-        return None
-
-    async def _failed(self, error: BaseException) -> None:
-        """Close and raise what a failed read means; return if it was closed from elsewhere."""
-        if self.closed and isinstance(error, httpx2.HTTPError | httpx2.StreamError | ssl.SSLError):
-            return
-        # After a deadline or a cancellation, not every transport closes by itself.
-        self._reading = False
-        await self.aclose()
-        if isinstance(error, httpx2.TimeoutException):
-            raise self._watch.passed() from error
-        if isinstance(error, httpx2.HTTPError | httpx2.StreamError | ssl.SSLError):
-            raise StreamTruncated(
-                f"{self._provider}: the connection broke before the answer was complete "
-                f"({type(error).__name__})",
-                provider=self._provider,
-            ) from error
-        raise error
-
-    async def aclose(self) -> None:
-        if self.closed:
-            return
-        self.closed = True
-        self._watch.stop()
-        try:
-            if not self._reading:
-                close = getattr(self._iterator, "aclose", None)
-                if close is not None:
-                    await close()
-        finally:
-            await self._response.aclose()
-
-    def _idle(self) -> None:
-        self.abandoned = True
-        if self.on_abandoned is not None:
-            self.on_abandoned()
-        self._supervisor.spawn(self.aclose(), name="end of a stream nobody reads")
-
-    def abandon_soon(self) -> None:
-        """From any thread, a finaliser included: end the upstream on its own loop."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._spawn_close)
-
-    def _spawn_close(self) -> None:
-        if not self.closed:
-            self._supervisor.spawn(self.aclose(), name="end of a dropped stream")
-
-
-class EventStream:
-    """A stream of :class:`~specroute.http.sse.SseEvent`, without comments and empty events.
-
-    Ends normally only after ``[DONE]``, or at the end of the body once a ``finish_reason`` was
-    seen; otherwise it raises :class:`StreamTruncated`. An error event raises :class:`ErrorInBody`.
-    ``[DONE]`` itself is not yielded. Cancelling or closing ends the upstream at once.
-    """
-
-    def __init__(self, reply: OpenReply, provider: str) -> None:
-        self.reply = reply
-        self.headers: Mapping[str, str] = reply.headers
-        self.request_id = reply.request_id
-        self.finished = False
-        """A ``finish_reason`` or ``[DONE]`` was seen."""
-        self._provider = provider
-        self._decoder = SseDecoder(provider)
-        self._ready: list[SseEvent] = []
-        self._over = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SseEvent:
-        try:
-            event = await self._next()
-        except BaseException:
-            await self.aclose()
-            raise
-        if event is None:
-            raise StopAsyncIteration
-        return event
-
-    async def _next(self) -> SseEvent | None:
-        while True:
-            while self._ready:
-                event = self._ready.pop(0)
-                if event.done:
-                    self.finished = True
-                    self._over = True
-                    self._ready.clear()
-                    await self.reply.drain()
-                    return None
-                error = event.error
-                if error is not None:
-                    raise ErrorInBody(
-                        f"{self._provider}: "
-                        + wire.error_message(error, "An error occurred during streaming"),
-                        provider=self._provider,
-                        body=error,
-                    )
-                if not event.payload:
-                    continue
-                if event.has_content:
-                    self.reply.watch.content()
-                if not self.finished and event.has_finish:
-                    self.finished = True
-                self.reply.watch.handed()
-                return event
-            if self._over:
-                return None
-            chunk = await self.reply.chunk()
-            if chunk is None:
-                self._over = True
-                self._ready = self._decoder.flush()
-                for event in self._ready:
-                    if event.payload and not event.done:
-                        _whole(event, self._provider)
-                if not self.finished and not any(e.done or e.has_finish for e in self._ready):
-                    raise truncated(self._provider)
-            else:
-                self._ready = self._decoder.feed(chunk)
-
-    async def aclose(self) -> None:
-        """End the stream and its upstream request; idempotent."""
-        self._over = True
-        self._ready.clear()
-        await self.reply.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-
-def truncated(provider: str) -> StreamTruncated:
-    """The error for a stream that just stops."""
-    return StreamTruncated(
-        f"{provider}: the stream ended with neither a finish_reason nor [DONE]; "
-        "what came of the answer is incomplete",
-        provider=provider,
-    )
-
-
-def _whole(event: SseEvent, provider: str) -> None:
-    """An event that the end of the stream cut off is no event."""
-    try:
-        _ = event.data
-    except BadAnswer as error:
-        raise truncated(provider) from error
 
 
 class HttpClient:
@@ -503,7 +177,7 @@ class HttpClient:
         except BaseException:
             watch.stop()
             raise
-        body = _Body(response, watch, self.provider.name, self.supervisor, decode)
+        body = Body(response, watch, self.provider.name, self.supervisor, decode)
         return OpenReply(response, body, watch)
 
     async def _exchange(self, request: httpx2.Request, call: Call, watch: Watch) -> httpx2.Response:
@@ -632,7 +306,7 @@ class HttpClient:
                 await reply.read(), provider=self.provider.name, content_type=kind
             )
             self._check_error(data)
-            return _Ready(reply, self.provider.name, wire.as_chunks(data))
+            return Ready(reply, self.provider.name, wire.as_chunks(data))
         return EventStream(reply, self.provider.name)
 
     async def _send_json(
@@ -709,14 +383,6 @@ class HttpClient:
             await self.supervisor.aclose()
         if self._owns_client and self._client is not None:
             await self._client.aclose()
-
-
-class _Ready(EventStream):
-    """A whole answer that came at once, read as events."""
-
-    def __init__(self, reply: OpenReply, provider: str, events: bytes) -> None:
-        super().__init__(reply, provider)
-        self._ready = self._decoder.feed(events)
 
 
 def _same_origin(a: httpx2.URL, b: httpx2.URL) -> bool:

@@ -11,7 +11,8 @@ import pytest
 
 import specroute
 from specroute import AsyncSpecRoute, report
-from specroute.router import Router, RouterRequest
+from specroute.exchange import RouterRequest
+from specroute.router import Router
 from specroute.transport import SpecRouteTransport
 from tests.client.world import MESSAGES, answer, config, configured, plain
 from tests.support.loopback import DONE, Exchange, Loopback, chunk, chunks, completion

@@ -22,8 +22,9 @@ from specroute.errors import (
     StreamAbandoned,
     StreamTruncated,
 )
-from specroute.http.client import Call, EventStream, HttpClient
+from specroute.http.client import Call, HttpClient
 from specroute.http.deadline import Deadline
+from specroute.http.events import EventStream
 from tests.support.loopback import DONE, Exchange, Handler, Loopback, chunk, chunks, event
 
 QUICK = Timeouts(connect=5, first_token=0.3, stall=0.2, total=0.6, idle=0.2)
