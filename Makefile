@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench docs wheel-test ci clean
+.PHONY: help setup demo test test-live check format bench docs wheel-test ci clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -28,6 +28,16 @@ demo: $(STAMP)  ## Plain against speculative, side by side, on the bundled model
 
 test: $(STAMP)  ## The test suite
 	@$(PY) -m pytest -q
+
+# LIVE: which servers (llama, vllm, llama-cpp-python); several in quotes. PROMPTS, TOKENS: how much.
+LIVE ?= llama vllm llama-cpp-python
+PROMPTS ?= 30
+TOKENS ?= 32
+live_tests = $(foreach s,$(LIVE),tests/live/test_$(subst -,_,$(s)).py) $(if $(filter vllm,$(LIVE)),tests/live/test_pairs.py)
+
+test-live: $(STAMP)  ## Against real servers on this machine, installed into .cache/live
+	@$(PY) tests/live/setup.py $(LIVE)
+	@status=0; LIVE_PROMPTS=$(PROMPTS) LIVE_TOKENS=$(TOKENS) $(PY) -m pytest -q $(live_tests) || status=$$?; $(PY) tests/live/table.py; exit $$status
 
 check: $(STAMP)  ## Lint, format, types and import rules
 	@$(PY) -m ruff check .

@@ -17,6 +17,7 @@ params.port = int(sys.argv[2])
 params.model_alias = sys.argv[3] if isinstance(params.model_alias, str) else {sys.argv[3]}
 params.n_parallel = 4
 params.n_ctx = 4 * 2048
-params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 2
+# Threads that wait for each other would spin where the cores are busy with the draft or the tests.
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
 server = xllamacpp.Server(params)
 signal.pause()

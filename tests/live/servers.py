@@ -41,7 +41,13 @@ class Server:
 @contextmanager
 def llama() -> Iterator[Server]:
     """llama.cpp's own server."""
-    command = [setup.python_of("llama"), setup.HERE / "serve_llama.py", setup.gguf(), "{port}", NAME]
+    command = [
+        setup.python_of("llama"),
+        setup.HERE / "serve_llama.py",
+        setup.gguf(),
+        "{port}",
+        NAME,
+    ]
     with _running("llama", "llama-server", command, "/health") as server:
         yield server
 

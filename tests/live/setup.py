@@ -87,7 +87,9 @@ def gguf() -> Path:
 def install(server: str) -> None:
     """Make the server's environment, unless it is there as it should be."""
     if server == "llama-cpp-python" and not (shutil.which("c++") or shutil.which("g++")):
-        raise CantBeHad("llama-cpp-python is compiled on installation, and there is no C++ compiler")
+        raise CantBeHad(
+            "llama-cpp-python is compiled on installation, and there is no C++ compiler"
+        )
     wanted = json.dumps(PACKAGES[server])
     if server == "vllm":
         wanted += (HERE / "vllm-requirements.txt").read_text()

@@ -1,0 +1,81 @@
+"""llama.cpp's own server: ignores echo, scores by lists of prompts, continues a prefill."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.live import agreement, checks
+from tests.live.agreement import Plain
+from tests.live.prompts import COPYING
+from tests.live.servers import Server
+from tests.live.setup import MODEL
+
+PREFILL = "trailing_assistant"
+DRAFTS = {"ngram": "n-gram draft", "same": "local draft"}
+BY_IDS = {
+    "score": ["fanout"], "completions": True, "id_prompts": True, "list_prompts": True,
+    "chat_max_logprobs": 20, "logprobs": "raw", "prefill": PREFILL, "stream_usage": True,
+}  # fmt: skip
+"""What llama-server can do, without its ``/apply-template``: the tokenizer renders, in ids."""
+
+
+@pytest.fixture(scope="module")
+def plain(llama: Server, prompts: Sequence[str], tokens: int) -> list[Plain]:
+    return asyncio.run(agreement.plain_answers(llama, prompts, tokens, PREFILL))
+
+
+@pytest.fixture(scope="module")
+def copying(llama: Server, prompts: Sequence[str], tokens: int) -> list[Plain]:
+    asked = COPYING[: max(2, len(prompts) // 4)]
+    return asyncio.run(agreement.plain_answers(llama, asked, tokens, PREFILL))
+
+
+async def test_the_client_passes_plain_answers_on(
+    llama: Server, plain: list[Plain], tokens: int
+) -> None:
+    """Without a draft the client's answers are the server's."""
+    await checks.plain_client_agrees(llama, plain[:4], tokens)
+
+
+async def test_the_probe_sees_what_the_profile_says(llama: Server, tmp_path: Path) -> None:
+    """Prefill, template and lists of prompts are found by behaviour."""
+    seen = await checks.probed(llama, tmp_path)
+    said = ("prefill", "prefill_repeats", "template", "id_prompts", "list_prompts")
+    assert {name: seen[name] for name in said} == {
+        "prefill": PREFILL,
+        "prefill_repeats": True,
+        "template": "apply-template",
+        "id_prompts": True,
+        "list_prompts": True,
+    }
+    assert seen["stream_usage"] is True
+    assert "does not begin with the prompt" in seen["not scored by echo"]
+
+
+async def test_echo_is_refused(llama: Server, plain: list[Plain], tokens: int) -> None:
+    """It answers 200 with the generated tokens' logprobs only: found out, and answered plainly."""
+    problem, _ = await checks.refused(llama, plain[0], tokens, "echo")
+    assert "does not begin with the prompt that was sent" in problem
+
+
+async def test_scoring_by_fanout_agrees(llama: Server, plain: list[Plain], tokens: int) -> None:
+    """K + 1 prompts of one token each, drafted by the same model here."""
+    config = agreement.config_for(
+        llama, drafts=["same"], tokenizer=str(MODEL), profile="generic", capabilities=BY_IDS
+    )
+    said = await checks.agrees_as_often(llama, "fanout, local draft", config, plain, tokens)
+    assert checks.count(said, "score") >= len(said) / 2
+
+
+async def test_prefix_agrees(llama: Server, copying: list[Plain], tokens: int) -> None:
+    """Lanes by prefill, on prompts that ask for repetition."""
+    for draft in ("ngram", "same"):
+        config = agreement.config_for(llama, drafts=[draft], method="prefix")
+        said = await checks.agrees_as_often(
+            llama, f"prefix, {DRAFTS[draft]}", config, copying, tokens, scored=False
+        )
+        assert checks.count(said, "prefix") == len(said)
