@@ -213,6 +213,7 @@ class PlainStream:
     """
 
     __slots__ = (
+        "_begun",
         "_decoder",
         "_finished",
         "_loop",
@@ -228,6 +229,7 @@ class PlainStream:
         self._tally = tally
         self._provider = provider
         self._decoder = SseDecoder(provider)
+        self._begun = False
         self._finished = False
         self._over = False
         self._tail: bytes | None = None
@@ -257,8 +259,10 @@ class PlainStream:
             chunk = await reply.chunk()
             if chunk is None:
                 return await self._eof()
-            if self._tally.first_at is None and _no_events(chunk):
-                return await self._whole(chunk)
+            if not self._begun:
+                self._begun = True
+                if _no_events(chunk):
+                    return await self._whole(chunk)
             out = self._fast(chunk)
             if out is None:
                 out = self._slow(self._decoder.feed(chunk))
