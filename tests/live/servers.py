@@ -94,7 +94,7 @@ def _running(
     began = time.monotonic()
     with log.open("w") as out:
         process = subprocess.Popen(
-            [str(part).format(port=port) for part in command],
+            [str(part).replace("{port}", str(port)) for part in command],
             stdout=out,
             stderr=subprocess.STDOUT,
             env=os.environ | {"HF_HUB_OFFLINE": "1"} | dict(env or {}),

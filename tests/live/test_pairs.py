@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tests.live import agreement, checks
 from tests.live.servers import Server
+from tests.live.setup import MODEL
 
 PREFILL = "continue_final_message"
 
@@ -16,7 +17,7 @@ async def test_llama_cpp_drafts_for_vllm(
     """SmolLM2 in 4 bits at llama.cpp's server proposes, the same model in float32 at vLLM decides."""
     some = prompts[: max(4, len(prompts) // 3)]
     plain = await agreement.plain_answers(vllm, some, tokens, PREFILL)
-    config = agreement.config_for(vllm, drafts=["far"], remote=llama)
+    config = agreement.config_for(vllm, drafts=["far"], remote=llama, tokenizer=str(MODEL))
     said = await checks.agrees_as_often(
         vllm, "score, remote draft at llama.cpp", config, plain, tokens
     )

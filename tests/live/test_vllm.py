@@ -13,6 +13,7 @@ from tests.live import agreement, checks, results, servers
 from tests.live.agreement import Plain
 from tests.live.prompts import COPYING
 from tests.live.servers import Server
+from tests.live.setup import MODEL
 
 PREFILL = "continue_final_message"
 OWN_NGRAM = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 5, "prompt_lookup_min": 2}'
@@ -69,9 +70,9 @@ async def test_beside_its_own_ngram_speculation(
     server's own do."""
     asked = COPYING[: max(2, len(prompts) // 4)]
     plain = await agreement.plain_answers(vllm, asked, tokens, None)
-    config = agreement.config_for(vllm, drafts=["ngram"])
+    config = agreement.config_for(vllm, drafts=["ngram"], tokenizer=str(MODEL))
     ours = await checks.agrees_as_often(vllm, "score, n-gram draft", config, plain, tokens)
-    config = agreement.config_for(vllm, drafts=["ngram"], policy="balanced")
+    config = agreement.config_for(vllm, drafts=["ngram"], policy="balanced", tokenizer=str(MODEL))
     chosen = await checks.agrees_as_often(vllm, "balanced, n-gram draft", config, plain, tokens)
     try:
         with servers.vllm("--speculative-config", OWN_NGRAM) as speculating:
