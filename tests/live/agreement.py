@@ -140,7 +140,8 @@ async def plain_answers(
             if dialect:
                 plain.others["resumed"] = await resumed(plain.said, prompt)
             found.append(plain)
-        for a, b in zip(found[::2], found[1::2], strict=False):
+        for i in range(0, len(found), 2):
+            a, b = found[i], found[(i + 1) % len(found)]
             pair = await asyncio.gather(one(a.prompt), one(b.prompt))
             for plain, said in zip((a, b), pair, strict=True):
                 plain.others["under load"] = [said]

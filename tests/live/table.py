@@ -16,12 +16,12 @@ def of(pair: list[int]) -> str:
 
 def markdown(kept: dict[str, Any]) -> str:
     lines = [
-        "| server | run | again | resumed | under load | steady prompts | speculative = plain | accepted / drafted | seconds, plain → speculative | labels |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| server | run | tokens | again | resumed | under load | steady prompts | speculative = plain | accepted / drafted | seconds, plain → speculative | labels |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     rows = [value for value in kept.values() if "steady" in value]
     lines += [
-        f"| {r['server']} | {r['run']} | {of(r['again'])} | {of(r['resumed'])} | {of(r['under_load'])} "
+        f"| {r['server']} | {r['run']} | {r['tokens']} | {of(r['again'])} | {of(r['resumed'])} | {of(r['under_load'])} "
         f"| {r['steady']}/{r['prompts']} | {r['same']}/{r['prompts']} | {r['accepted']}/{r['drafted']} "
         f"| {r['plain_s']} → {r['speculative_s']} | {r['labels']} |"
         for r in rows
@@ -30,8 +30,7 @@ def markdown(kept: dict[str, Any]) -> str:
     for r in rows:
         lines += [f"- {r['server']}, {r['run']}: {d}" for d in r["differences"]]
     lines += [f"- {key}: {value['verdict']}" for key, value in kept.items() if "verdict" in value]
-    sizes = sorted({f"{r['prompts']} prompts of {r['tokens']} tokens on {r['date']}" for r in rows})
-    return "\n".join([*lines, "", "; ".join(sizes)])
+    return "\n".join([*lines, "", f"Measured on {', '.join(sorted({r['date'] for r in rows}))}."])
 
 
 if __name__ == "__main__":
