@@ -90,17 +90,16 @@ async def test_lanes_shorten_the_answer_and_lane_zero_starts_no_later() -> None:
         ) as client:
             plain = client.with_options(policy={"preset": "fixed", "method": "plain"})
             await ask(client)
-            slow, fast = (await ask(plain)).report, (await ask(client)).report
-            assert slow is not None
-            assert fast is not None
-            assert slow.total_s is not None
-            assert fast.total_s is not None
-            assert slow.ttft_s is not None
-            assert fast.ttft_s is not None
-            assert fast.total_s < 0.85 * slow.total_s
+            slow = [(await ask(plain)).report for _ in range(3)]
+            fast = [(await ask(client)).report for _ in range(3)]
+            assert min(r.total_s or 9 for r in fast if r) < 0.85 * min(
+                r.total_s or 0 for r in slow if r
+            )
             # one more round trip, for the chat's template, and no further step
-            assert fast.ttft_s < slow.ttft_s + 0.04
-            assert fast.exactness == "exact-greedy"
+            assert min(r.ttft_s or 9 for r in fast if r) < 0.04 + min(
+                r.ttft_s or 0 for r in slow if r
+            )
+            assert {r.exactness for r in fast if r} == {"exact-greedy"}
 
 
 async def test_lanes_of_a_draft_that_failed_end_within_a_step() -> None:
