@@ -21,7 +21,7 @@ from specroute.reference.script import Script
 from tests.reference.raw import Http
 
 SPEC: dict[str, Any] = {"vocabulary": ["a", "b"], "default": {"a": 1.0}}
-LATE = 0.8
+LATE = 0.15
 """Seconds that a busy machine may add to any of these."""
 
 
@@ -32,14 +32,19 @@ def timed(api: Http, **body: Any) -> float:
     return time.perf_counter() - start
 
 
+def best(api: Http, **body: Any) -> float:
+    """The quickest of three: a pace is kept each time, a busy machine is late now and then."""
+    return min(timed(api, **body) for _ in range(3))
+
+
 def test_a_decode_step_takes_tpot() -> None:
     """Ten tokens at 20 ms take 200 ms, streamed or not; lateness doesn't add up."""
     with ReferenceServer(SPEC, pace="tpot=20ms") as server, Http(server) as api:
-        assert 0.199 <= timed(api, prompt="a", max_tokens=10) < 0.2 + LATE
+        assert 0.199 <= best(api, prompt="a", max_tokens=10) < 0.2 + LATE
         start = time.perf_counter()
         api.stream("/v1/completions", prompt="a", max_tokens=10)
         assert 0.199 <= time.perf_counter() - start < 0.2 + LATE
-        assert 0.599 <= timed(api, prompt="a", max_tokens=30) < 0.6 + LATE
+        assert 0.599 <= best(api, prompt="a", max_tokens=30) < 0.6 + LATE
 
 
 async def test_tokens_arrive_one_by_one() -> None:
@@ -59,7 +64,7 @@ async def test_tokens_arrive_one_by_one() -> None:
 def test_the_network_costs_once_a_request() -> None:
     """rtt is added to the answer, not to each token, and to every endpoint."""
     with ReferenceServer(SPEC, pace="rtt=100ms") as server, Http(server) as api:
-        assert 0.099 <= timed(api, prompt="a", max_tokens=20) < 0.1 + LATE
+        assert 0.099 <= best(api, prompt="a", max_tokens=20) < 0.1 + LATE
         start = time.perf_counter()
         api.post("/tokenize", prompt="a")
         assert 0.099 <= time.perf_counter() - start < 0.1 + LATE
@@ -68,7 +73,7 @@ def test_the_network_costs_once_a_request() -> None:
 def test_queueing_costs_once_a_request() -> None:
     """ttft comes before the first token only."""
     with ReferenceServer(SPEC, pace="ttft=100ms") as server, Http(server) as api:
-        assert 0.099 <= timed(api, prompt="a", max_tokens=20) < 0.1 + LATE
+        assert 0.099 <= best(api, prompt="a", max_tokens=20) < 0.1 + LATE
 
 
 def test_prompts_cost_what_the_cache_doesnt_hold() -> None:
@@ -76,7 +81,7 @@ def test_prompts_cost_what_the_cache_doesnt_hold() -> None:
     prompt = [0] * 199 + [1]
     with ReferenceServer(SPEC, pace="prefill=1000") as server, Http(server) as api:
         assert timed(api, prompt=prompt, max_tokens=1) >= 0.199
-        assert timed(api, prompt=prompt, max_tokens=1) < LATE
+        assert best(api, prompt=prompt, max_tokens=1) < LATE
         for _ in range(2):
             assert timed(api, prompt=prompt, max_tokens=1, echo=True, logprobs=1) >= 0.199
 
@@ -87,7 +92,7 @@ def test_a_scoring_round_costs_network_prompt_and_one_step() -> None:
         ReferenceServer(SPEC, pace="rtt=50ms,prefill=1000,tpot=40ms") as server,
         Http(server) as api,
     ):
-        seconds = timed(api, prompt=[0] * 100, max_tokens=1, echo=True, logprobs=1)
+        seconds = best(api, prompt=[0] * 100, max_tokens=1, echo=True, logprobs=1)
     assert 0.189 <= seconds < 0.19 + LATE
 
 
@@ -105,7 +110,7 @@ async def together(server: ReferenceServer, n: int, **body: Any) -> float:
 async def test_what_runs_at_once_is_stepped_together() -> None:
     """Eight answers take a step or two longer than one, not eight times as long."""
     with ReferenceServer(SPEC, pace="tpot=25ms") as server:
-        seconds = await together(server, 8, prompt="a", max_tokens=8)
+        seconds = min([await together(server, 8, prompt="a", max_tokens=8) for _ in range(3)])
         assert server.server is not None
         assert server.server.engine.largest == 8
     assert 0.199 <= seconds < 0.2 + 0.05 + LATE
@@ -114,7 +119,7 @@ async def test_what_runs_at_once_is_stepped_together() -> None:
 async def test_load_makes_steps_longer() -> None:
     """A step takes load · sequences once that is more than TPOT."""
     with ReferenceServer(SPEC, pace="tpot=10ms,load=10ms") as server, Http(server) as api:
-        assert 0.049 <= timed(api, prompt="a", max_tokens=5) < 0.05 + LATE
+        assert 0.049 <= best(api, prompt="a", max_tokens=5) < 0.05 + LATE
         assert timed(api, prompt="a", max_tokens=5, n=4) >= 0.199
 
 
@@ -131,9 +136,7 @@ class Slow(Script):
 def test_real_computing_is_inside_a_step() -> None:
     """30 ms of work in a 60 ms step cost nothing more, and nothing is overrun."""
     with ReferenceServer(Slow(SPEC), pace="tpot=60ms") as server, Http(server) as api:
-        # Work beside the step would make it 450 ms each time; a busy machine is late only now and then.
-        best = min(timed(api, prompt="a", max_tokens=5) for _ in range(3))
-        assert 0.299 <= best < 0.44
+        assert 0.299 <= best(api, prompt="a", max_tokens=5) < 0.3 + LATE
         assert min(record.overrun_s for record in server.log) == 0
 
 
