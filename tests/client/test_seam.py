@@ -311,12 +311,12 @@ async def test_a_whole_answer_has_the_total_to_come() -> None:
     assert await limit(False, total=0.2) == ("total", 0.2)
     assert await limit(False, total=9, first_token=0.2) == ("first_token", 0.2)
     async with configured() as (_, client):
-        router = client.router
+        routes = client.router.routes
         request = RouterRequest("POST", "/x")
-        lab = router.config.providers["lab"]
-        assert router.timeouts(lab, request).first_token == 600
-        assert router.timeouts(lab, request, streamed=False).first_token == float("inf")
-        assert router.timeouts(lab, request, streamed=False).total == 3600
+        lab = routes.config.providers["lab"]
+        assert routes.timeouts(lab, request).first_token == 600
+        assert routes.timeouts(lab, request, streamed=False).first_token == float("inf")
+        assert routes.timeouts(lab, request, streamed=False).total == 3600
 
 
 @pytest.mark.parametrize("where", ["client", "options", "call"])
@@ -345,7 +345,7 @@ async def test_a_plain_clients_timeouts_are_openais() -> None:
         def limits(**options: Any) -> Any:
             request = client.with_options(**options)._build_request(_options())
             timeout = request.extensions["timeout"]
-            return client.router.timeouts(
+            return client.router.routes.timeouts(
                 provider,
                 RouterRequest("POST", "/x", connect_s=timeout["connect"], read_s=timeout["read"]),
             )

@@ -1,0 +1,107 @@
+"""What came back for a plain call, as the reply that the caller gets.
+
+Knows answers, error statuses and what stands in the place of a stream. Knows no attempts.
+"""
+
+from __future__ import annotations
+
+import json
+
+import httpx2
+
+from specroute.errors import ErrorInBody, ProviderError
+from specroute.exchange import Reply, ReplyBody
+from specroute.http import wire
+from specroute.http.client import HttpClient
+from specroute.http.reply import OpenReply
+from specroute.passthrough import PlainStream
+from specroute.reporting import ReportHandle
+from specroute.tally import PlainTally
+
+_JSON = {"content-type": "application/json"}
+_EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
+
+
+async def refused(
+    reply: OpenReply, http: HttpClient, tally: PlainTally | None, taken: int
+) -> Reply:
+    """An error status: the provider's own body and headers, as they are."""
+    try:
+        body = await reply.read()
+    except ProviderError:
+        body = b""  # The status alone is the answer.
+    if tally is not None:
+        said = wire.status_message(reply.status, body)
+        tally.end(f"status {reply.status}", complete=False, error=said)
+    answer = _reply(reply, body, http.provider.name, taken)
+    if reply.status in (404, 405):
+        answer.hint = wire.base_url_hint(http.provider.base_url)
+    return answer
+
+
+async def answered(
+    reply: OpenReply, name: str, tally: PlainTally | None, taken: int, whole: bool
+) -> Reply:
+    """The answer: the body's bytes, read here where the caller wants it ``whole``."""
+    if tally is None:
+        return _reply(reply, await reply.read() if whole else reply, name, taken)
+    if not whole:
+        kind = reply.headers.get("content-type", "")
+        if "json" not in kind and "html" not in kind:
+            return _reply(reply, PlainStream(reply, tally, name), name, taken)
+    body = await reply.read()
+    kind = reply.headers.get("content-type", "")
+    data = wire.read_object(body, provider=name, content_type=kind)
+    error = wire.error_in(data)
+    if error is not None:
+        raise ErrorInBody(
+            wire.error_message(error, "an error came inside a 200 answer"),
+            provider=name,
+            body=error,
+        )
+    tally.answered(data)
+    if whole:
+        answer = _reply(reply, body, name, taken)
+        answer.data = data
+        return answer
+    # A whole answer where a stream was asked for: made into the stream it should have been.
+    answer = _reply(reply, wire.as_chunks(data), name, taken)
+    answer.headers = _without(answer.headers, "content-type", "content-length")
+    answer.headers["content-type"] = "text/event-stream; charset=utf-8"
+    return answer
+
+
+def speculated(body: bytes | ReplyBody, provider: str, handle: ReportHandle) -> Reply:
+    """An answer that was speculated on."""
+    whole = isinstance(body, bytes)
+    return Reply(
+        200,
+        httpx2.Headers(_JSON if whole else _EVENTS),
+        body,
+        json.loads(body) if isinstance(body, bytes) else None,
+        handle,
+        provider=provider,
+    )
+
+
+def _reply(reply: OpenReply, body: bytes | ReplyBody, provider: str, taken: int) -> Reply:
+    headers = reply.headers
+    if reply.decoded:
+        headers = _without(headers, "content-encoding", "content-length")
+    reason = reply.response.extensions.get("reason_phrase")
+    return Reply(
+        reply.status,
+        headers,
+        body,
+        retries=taken,
+        provider=provider,
+        sent=reply.response.request,
+        extensions={} if reason is None else {"reason_phrase": reason},
+    )
+
+
+def _without(headers: httpx2.Headers, *names: str) -> httpx2.Headers:
+    copy = httpx2.Headers(headers)
+    for name in names:
+        copy.pop(name, None)
+    return copy
