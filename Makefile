@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-live check format bench docs wheel-test ci clean
+.PHONY: help setup demo test test-live check format bench bench-closed docs wheel-test ci clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -53,6 +53,9 @@ bench: $(STAMP)  ## Overhead against its peers, drafting speed, speculation agai
 	@$(PY) bench/overhead.py --with-litellm
 	@$(PY) bench/draft_speed.py
 	@$(PY) bench/speculation.py
+
+bench-closed: $(STAMP)  ## Gains on closed APIs, in seconds and dollars
+	@$(PY) -m bench.closed
 
 docs: $(STAMP)  ## Regenerate the generated pages
 	@$(PY) -m specroute.cli providers --markdown > docs/providers.md

@@ -1,0 +1,1 @@
+"""What speculation gains where an API shows nothing: one file a section, run by ``__main__``."""
