@@ -7,10 +7,10 @@ what a policy makes of the figures.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
-MAX_K = 64
-"""Positions beyond this share the last one's evidence."""
+from specroute.measure.acceptance import MAX_K, Acceptance
+from specroute.measure.figures import Pace, Snapshot
+
 _DECAY_ROUND = 0.98
 _DECAY_REQUEST = 0.95
 
@@ -38,64 +38,6 @@ class Mean:
         return self._sum / self.weight if self.weight else None
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """Evidence on P(token k is accepted | the k-1 before it were), position by position.
-
-    ``passed[k] / judged[k]`` is that conditional rate (1 - hazard) at position k, 0-based. A round
-    that accepts all K says nothing about position K+1: right-censored by construction, since only
-    judged positions count. Weights are discounted.
-    """
-
-    passed: tuple[float, ...] = ()
-    judged: tuple[float, ...] = ()
-
-    @property
-    def weight(self) -> float:
-        """Judged tokens behind it."""
-        return sum(self.judged)
-
-    def borrowing(self, parent: Acceptance, strength: float = 8) -> Acceptance:
-        """This evidence and, at each position, at most ``strength`` judged tokens of a parent's;
-        none any more after twice as many rounds of its own."""
-        n = max(len(self.judged), len(parent.judged))
-        share = max(0.0, 1 - _at(self.judged, 0) / (2 * strength))
-        lent = [share * min(strength, _at(parent.judged, j)) for j in range(n)]
-        rates = [_at(parent.passed, j) / (_at(parent.judged, j) or 1) for j in range(n)]
-        return Acceptance(
-            tuple(_at(self.passed, j) + rates[j] * lent[j] for j in range(n)),
-            tuple(_at(self.judged, j) + lent[j] for j in range(n)),
-        )
-
-    def survival(
-        self, k: int, prior: Acceptance | None = None, *, default: float = 0.8, strength: float = 8
-    ) -> tuple[float, ...]:
-        """S(1..k), S(j) = P(at least j tokens accepted).
-
-        Each position's rate is a mean of this evidence and of the pooled ``prior``, which counts as
-        at most ``strength`` judged tokens; positions without evidence use the rate over all of
-        them, and ``default`` where there is none at all.
-        """
-        pooled = prior if prior is not None else Acceptance()
-        overall = _rate(sum(pooled.passed), pooled.weight, default, 2.0)
-        survival, s = [], 1.0
-        for j in range(k):
-            base = _rate(_at(pooled.passed, j), _at(pooled.judged, j), overall, 2.0)
-            weight = min(strength, 2.0 + _at(pooled.judged, j))
-            own = _at(self.judged, j)
-            s *= (base * weight + _at(self.passed, j)) / (weight + own)
-            survival.append(s)
-        return tuple(survival)
-
-
-def _at(values: tuple[float, ...], j: int) -> float:
-    return values[j] if j < len(values) else 0.0
-
-
-def _rate(passed: float, judged: float, prior: float, weight: float) -> float:
-    return (passed + prior * weight) / (judged + weight)
-
-
 class AcceptanceCounts:
     """The mutable side of :class:`Acceptance`."""
 
@@ -120,37 +62,6 @@ class AcceptanceCounts:
 
     def frozen(self) -> Acceptance:
         return Acceptance(tuple(self._passed), tuple(self._judged))
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """A target's plain pace: seconds; ``None`` while unknown."""
-
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    answer_tokens: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Everything a policy may look at for one (target, drafter, traffic class)."""
-
-    pace: Pace = Pace()
-    acceptance: Acceptance = Acceptance()
-    verify_s: float | None = None
-    """One scoring request, sent to answered."""
-    draft_s: float | None = None
-    """Per drafted token."""
-    rounds: float = 0.0
-    since_tried: int = 0
-    """Requests of this class planned since speculation was last tried."""
-    context: int = 0
-    """Tokens that a scoring request carries beside the draft."""
-    prompt_per_token: bool = False
-    """A scoring request carries all that, and brings an output token, once per drafted token."""
-    usd_in: float | None = None
-    usd_out: float | None = None
-    """Dollars per token; ``None`` is unknown."""
 
 
 class Measurements:
@@ -231,8 +142,10 @@ class Measurements:
         ttft, tpot, length = (
             a.value if a.value is not None else b.value for a, b in zip(own, pooled, strict=True)
         )
-        acceptance = self._acceptance[target, drafter, traffic, how].frozen()
-        acceptance = acceptance.borrowing(self._acceptance[target, drafter, "", how].frozen())
+        seen = self._acceptance[target, drafter, traffic, how].frozen()
+        lent = self._acceptance[target, drafter, "", how].frozen()
+        first = seen.judged[0] if seen.judged else 0.0
+        acceptance = seen.plus(lent.lending(8 - first / 2))
         return Snapshot(
             Pace(ttft, tpot, length),
             acceptance,
