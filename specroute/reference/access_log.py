@@ -39,6 +39,9 @@ class Record:
     """Those that cost prefill time: not cached, and of a request that came to be computed."""
     completion_tokens: int = 0
     """Those generated; of a cancelled request, until it was cancelled."""
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+    """Of a prediction; the rejected ones are billed beside ``completion_tokens``."""
     finish_reasons: list[str] = field(default_factory=list)
     status: int = 0
     """The HTTP status; 499 where the client left first."""

@@ -30,13 +30,30 @@ def event(value: Any) -> bytes:
     return b"data: " + dumps(value) + b"\n\n"
 
 
-def usage(prompt: int, cached: int, completion: int, details: bool) -> dict[str, Any]:
-    """OpenAI's ``usage``; without ``details`` it doesn't say what was cached."""
+def usage(
+    prompt: int,
+    cached: int,
+    completion: int,
+    details: bool,
+    predicted: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    """OpenAI's ``usage``; without ``details`` it doesn't say what was cached.
+
+    ``predicted``: (accepted, rejected) tokens of a prediction; the rejected ones count as
+    completion tokens.
+    """
+    if predicted is not None:
+        completion += predicted[1]
     counts: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
     }
+    if predicted is not None:
+        counts["completion_tokens_details"] = {
+            "accepted_prediction_tokens": predicted[0],
+            "rejected_prediction_tokens": predicted[1],
+        }
     if details:
         counts["prompt_tokens_details"] = {"cached_tokens": cached}
     return counts

@@ -17,6 +17,7 @@ from random import Random
 
 from specroute.reference.backend import Backend, Entry, Scores, State, Work
 from specroute.reference.pace import Pace
+from specroute.reference.prediction import BURST, Prediction
 from specroute.reference.prefix_cache import PrefixCache
 from specroute.reference.sampling import NEVER, Settings
 from specroute.reference.text import TextStream
@@ -113,6 +114,8 @@ class Choice:
     """First prompt token whose score is wanted: what lies before it may come from the cache."""
     bills: bool = True
     """Whether its prompt counts (the first of ``n``)."""
+    prediction: Prediction | None = None
+    """A text that the caller expects: where the answer follows it, tokens come faster."""
     scored: list[Entry] = field(default_factory=list)
     """The prompt's entries, from its second token on."""
     admitted: bool = False
@@ -237,8 +240,35 @@ class Engine:
         for choice in running:
             if not choice.cancelled:
                 self._advance(choice, end)
+        try:
+            await self._burst(loop, [c for c in running if c.prediction], end)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(running, error, loop.time())
+            return loop.time()
         self._running = [c for c in running if c.finish is None]
         return end
+
+    async def _burst(
+        self, loop: asyncio.AbstractEventLoop, predicted: list[Choice], due: float
+    ) -> None:
+        """The further tokens of a step, of answers that follow their prediction."""
+        for _ in range(BURST - 1):
+            fast = [
+                c
+                for c in predicted
+                if c.prediction and c.prediction.fast and not (c.finish or c.cancelled)
+            ]
+            if not fast:
+                return
+            works = [Work(c.state, c.state.computed) for c in fast]
+            for choice in fast:
+                choice.state.computed = len(choice.state.ids)
+            if self._backend.inline:
+                self._compute(fast, works)
+            else:
+                await loop.run_in_executor(self._thread, self._compute, fast, works)
+            for choice in fast:
+                self._advance(choice, due)
 
     def _admit(self, choice: Choice) -> Work:
         parent, shared = None, 0
@@ -272,6 +302,8 @@ class Engine:
         (token, entry), choice.picked = choice.picked, None
         choice.state.ids.append(token)
         choice.generated += 1
+        if choice.prediction is not None:
+            choice.prediction.follow(token)
         if choice.settings.presence_penalty or choice.settings.frequency_penalty:
             choice.counts[token] = choice.counts.get(token, 0) + 1
         text = choice.text

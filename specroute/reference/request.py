@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specroute.reference.backend import Message
@@ -69,6 +69,8 @@ class Chat:
     opening: bool
     """Whether the assistant's turn is opened where there is no prefill."""
     tools: list[Any] | None
+    prediction: str | None = None
+    """The text that the caller expects the answer to be."""
 
 
 def read_completion(body: Mapping[str, Any], options: Options) -> Completion:
@@ -105,7 +107,35 @@ def read_chat(body: Mapping[str, Any], options: Options) -> tuple[Generate, Chat
     limit = integer(body, "max_completion_tokens", 1, None)
     if limit is None:
         limit = integer(body, "max_tokens", 1, None)
-    return _generate(body, top, limit), read_messages(body, options)
+    generate = _generate(body, top, limit)
+    return generate, replace(read_messages(body, options), prediction=_prediction(body, generate))
+
+
+def _prediction(body: Mapping[str, Any], generate: Generate) -> str | None:
+    """The predicted text; it doesn't go together with everything (OpenAI's guide)."""
+    given = body.get("prediction")
+    if given is None:
+        return None
+    if not isinstance(given, dict) or given.get("type") != "content":
+        raise invalid("prediction", given, 'an object with type "content"')
+    penalties = (generate.settings.presence_penalty, generate.settings.frequency_penalty)
+    for name, present in (
+        ("tools", bool(body.get("tools"))),
+        ("n", generate.n > 1),
+        ("logprobs", generate.top is not None),
+        ("presence_penalty", penalties[0] > 0),
+        ("frequency_penalty", penalties[1] > 0),
+    ):
+        if present:
+            raise invalid(name, body[name], "nothing beside a prediction")
+    content = given.get("content")
+    if isinstance(content, list):
+        parts = [part.get("text") if isinstance(part, dict) else None for part in content]
+        if all(isinstance(part, str) for part in parts):
+            content = "".join(part for part in parts if part)
+    if not isinstance(content, str):
+        raise invalid("prediction.content", content, "a string or a list of text parts")
+    return content
 
 
 def read_messages(body: Mapping[str, Any], options: Options) -> Chat:

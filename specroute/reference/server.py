@@ -35,6 +35,7 @@ from specroute.reference.batching import Choice, Engine, Item
 from specroute.reference.call import Call, ClientGone, Endpoint, Handler
 from specroute.reference.errors import Refusal, invalid
 from specroute.reference.options import ENDPOINTS, Options
+from specroute.reference.prediction import Prediction
 from specroute.reference.request import (
     Generate,
     boolean,
@@ -288,6 +289,9 @@ class Server:
         prompt = self._render(chat)
         ids = self.backend.encode(prompt, False)
         choices = self._choices(call, generate, [ids], scored)
+        if chat.prediction is not None:
+            predicted = Prediction(self.backend.encode(chat.prediction, False))
+            choices[0].prediction = predicted
         shape: Shape = ChatShape(
             Names(self.backend, generate.id_names),
             id=f"chatcmpl-{call.id}",
@@ -442,14 +446,19 @@ class Server:
         record.cached_tokens = sum(c.cached for c in first)
         record.charged_prompt_tokens = sum(c.prompt_tokens - c.cached for c in first if c.admitted)
         record.completion_tokens = sum(c.generated for c in choices)
+        predictions = [c.prediction for c in choices if c.prediction is not None]
+        record.accepted_prediction_tokens = sum(p.accepted for p in predictions)
+        record.rejected_prediction_tokens = sum(p.rejected for p in predictions)
         record.finish_reasons = [c.finish or "cancelled" for c in choices]
         record.overrun_s = max((c.overrun for c in choices), default=0.0)
 
     def _usage(self, call: Call) -> dict[str, Any]:
         record = call.record
+        counts = (record.accepted_prediction_tokens, record.rejected_prediction_tokens)
         return usage(
             record.prompt_tokens,
             record.cached_tokens,
             record.completion_tokens,
             "cached_tokens" not in self.options.disable,
+            counts if any(counts) else None,
         )

@@ -104,13 +104,40 @@ def test_both_token_limits(api: Http, name: str) -> None:
     assert body["choices"][0]["finish_reason"] == "length"
 
 
-def test_prediction_is_accepted_and_has_no_effect(api: Http) -> None:
-    """As on a server that can't use it."""
+def test_a_prediction_changes_the_bill_and_not_the_answer(api: Http) -> None:
+    """Predicted tokens that don't appear count as completion tokens, as the vendors bill them."""
     plain = api.chat(messages=messages("count"))
     predicted = api.chat(
-        messages=messages("count"), prediction={"type": "content", "content": "one two"}
+        messages=messages("count"), prediction={"type": "content", "content": "one two two two"}
     )
     assert predicted["choices"] == plain["choices"]
+    usage = predicted["usage"]
+    details = usage["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] > 0
+    rejected = details["rejected_prediction_tokens"]
+    assert rejected > 0
+    assert usage["completion_tokens"] == plain["usage"]["completion_tokens"] + rejected
+
+
+def test_a_prediction_does_not_go_with_everything(api: Http) -> None:
+    """As in OpenAI's guide: 400 for logprobs, n > 1, tools and positive penalties; parts are ok."""
+    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
+    prediction = {"type": "content", "content": parts}
+    api.chat(messages=messages("count"), prediction=prediction)
+    for more in (
+        {"logprobs": True},
+        {"n": 2},
+        {"presence_penalty": 0.5},
+        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    ):
+        refused = api.post(
+            "/v1/chat/completions", messages=messages("count"), prediction=prediction, **more
+        )
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == next(iter(more))
+    for wrong in ("one", {"type": "text", "content": "one"}, {"type": "content", "content": 1}):
+        refused = api.post("/v1/chat/completions", messages=messages("count"), prediction=wrong)
+        assert refused.status_code == 400
 
 
 def test_a_scripted_tool_call(api: Http) -> None:
