@@ -146,6 +146,7 @@ class Session:
                 own=self._own.frozen(),
                 verify_s=self._verify.value,
                 draft_s=self._draft.value,
+                plan=self.plan,
             ),
             self.snapshot(),
         )
@@ -254,8 +255,7 @@ class Session:
     @property
     def how(self) -> str:
         """What its rounds are measured as: who judges them, or the method."""
-        scored = self.plan.method is Method.SCORE and self.judge is not None
-        return str(self.judge) if scored else str(self.plan.method)
+        return measured_as(self.plan.method, self.judge)
 
     @property
     def using(self) -> Trusted:
@@ -398,6 +398,11 @@ def _possible(q: Distribution, token: int) -> bool:
         return q[token] > 0
     except LookupError:
         return False
+
+
+def measured_as(method: Method, judge: Judge | None) -> str:
+    """What a method's rounds are measured as: kinds that differ in it share no acceptance."""
+    return str(judge) if method is Method.SCORE and judge is not None else str(method)
 
 
 def priced(snapshot: Snapshot, price: Price | None) -> Snapshot:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from specroute.answer import Answer
 from specroute.book import Book
-from specroute.candidates import Candidates, Judge, Trust, candidates, server_of
+from specroute.candidates import Candidate, Candidates, Judge, Trust, candidates, server_of
 from specroute.config import (
     Config,
     ModelConfig,
@@ -29,14 +29,12 @@ from specroute.http.client import HttpClient
 from specroute.http.deadline import Deadline
 from specroute.http.supervisor import Supervisor
 from specroute.measure import Measurements, Snapshot
-from specroute.policy.adaptive import Adaptive
-from specroute.policy.base import Plan
-from specroute.policy.fixed import Fixed
+from specroute.policy.base import Ask, Plan, Policy
 from specroute.policy.make import make_policy
 from specroute.pool import Announce, Pool
 from specroute.reporting import ReportHandle
 from specroute.request import Options, TextRequest
-from specroute.session import MOST_PATIENCE_S, PATIENCE, Session, priced
+from specroute.session import MOST_PATIENCE_S, PATIENCE, Session, measured_as, priced
 from specroute.target import templates
 from specroute.target.calibration import calibrate
 from specroute.target.target import Target
@@ -90,8 +88,9 @@ class Speculator:
         drafters: Mapping[str, Drafter] | None = None,
     ) -> None:
         self._supervisor = supervisor
-        self._policies: dict[int, tuple[PolicyConfig, tuple[Fixed | Adaptive, Exactness]]] = {}
+        self._policies: dict[int, tuple[PolicyConfig, tuple[Policy, Exactness]]] = {}
         self.measurements = Measurements()
+        self._rng = random.Random()
         self.pool = Pool(config, http, supervisor, self.measurements, drafters)
         for model in config.models.values():
             self._policy(model.policy)  # A policy that can't be is an error now, not later.
@@ -161,7 +160,7 @@ class Speculator:
         request: TextRequest,
         target: Target,
         model: ModelConfig,
-        policy: Fixed | Adaptive,
+        policy: Policy,
         floor: Exactness,
         resting: bool,
     ) -> Candidates:
@@ -177,26 +176,29 @@ class Speculator:
         request: TextRequest,
         target: Target,
         model: ModelConfig,
-        policy: Fixed | Adaptive,
+        policy: Policy,
         options: Candidates,
         traffic: str,
     ) -> Plan:
         price = self.pool.price_of(str(target.ref))
-        how = str(options.judge) if options.judge is not None else ""
+        context = _rough_tokens(request)
 
-        def snapshot(drafter: str) -> Snapshot:
-            found = self.measurements.snapshot(str(target.ref), drafter, traffic, how)
-            each = options.judge is Judge.DRAWS
-            found = replace(found, context=_rough_tokens(request), prompt_per_token=each)
-            return priced(found, price)
+        def figures(candidate: Candidate) -> Snapshot:
+            how = measured_as(candidate.method, options.judge)
+            found = self.measurements.snapshot(
+                str(target.ref), candidate.drafter or "", traffic, how
+            )
+            each = candidate.method is Method.SCORE and options.judge is Judge.DRAWS
+            return priced(replace(found, context=context, prompt_per_token=each), price)
 
-        plan = policy.plan(options, snapshot)
+        ask = Ask(context, request.max_tokens)
+        plan = policy.plan(ask, options, figures, self._rng)
         for name in model.drafts:
             tried = plan.method is not Method.PLAIN and plan.drafter == name
             self.measurements.planned(str(target.ref), name, traffic, tried=tried)
         return plan
 
-    def _policy(self, config: PolicyConfig) -> tuple[Fixed | Adaptive, Exactness]:
+    def _policy(self, config: PolicyConfig) -> tuple[Policy, Exactness]:
         found = self._policies.get(id(config))
         if found is None or found[0] is not config:
             found = self._policies[id(config)] = (config, make_policy(config))
@@ -212,7 +214,7 @@ class Speculator:
         request: TextRequest,
         target: Target,
         model: ModelConfig,
-        policy: Fixed | Adaptive,
+        policy: Policy,
         plan: Plan,
         judge: Judge | None,
         book: Book,

@@ -19,8 +19,6 @@ from specroute.presets import Preset, load_preset, preset_names
 
 NOT_YET: Mapping[str, str] = {
     "max_cost_usd": "a cost limit (max_cost_usd)",
-    "max_cost_ratio": "a cost limit (max_cost_ratio)",
-    "max_latency_ratio": "a latency limit (max_latency_ratio)",
 }
 """Parameters of the design whose feature isn't there yet."""
 

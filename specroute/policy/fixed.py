@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
 from dataclasses import dataclass
 
 from specroute.acceptance import Lossy
 from specroute.candidates import Candidates
 from specroute.measure import Snapshot
-from specroute.policy.base import Plan, RoundView
+from specroute.policy.base import Ask, Figures, Plan, RoundView
 from specroute.types import Method
 
 
@@ -25,10 +25,12 @@ class Fixed:
     lossy: Lossy | None = None
     """The lossy acceptance rule, where one was asked for."""
 
-    eager = True
-    """The caller insists: a target is calibrated before its first request, not beside it."""
+    @property
+    def eager(self) -> bool:
+        """The caller insists: a target is calibrated before its first request, not beside it."""
+        return True
 
-    def plan(self, options: Candidates, snapshot: Callable[[str], Snapshot]) -> Plan:
+    def plan(self, ask: Ask, options: Candidates, figures: Figures, rng: random.Random) -> Plan:
         """The configured method if the target and the request allow it, else plain."""
         if self.method is Method.PLAIN or self.num_speculative_tokens == 0:
             return Plan(Method.PLAIN, None, 0, "the policy 'fixed' is set to plain")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from specroute.acceptance import Lossy, Ratio, Typical
 from specroute.config import PolicyConfig
 from specroute.errors import ConfigError
 from specroute.policy.adaptive import Adaptive
+from specroute.policy.base import Policy
 from specroute.policy.fixed import Fixed
+from specroute.policy.objective import Objective
 from specroute.presets import load_preset
 from specroute.types import Exactness, Method
 
 
-def make_policy(config: PolicyConfig) -> tuple[Fixed | Adaptive, Exactness]:
+def make_policy(config: PolicyConfig) -> tuple[Policy, Exactness]:
     """(the policy, the loosest exactness label it allows).
 
     Raises ``ConfigError`` for an unknown preset, and for a lossy rule without the label it earns;
@@ -35,4 +38,5 @@ def make_policy(config: PolicyConfig) -> tuple[Fixed | Adaptive, Exactness]:
     if preset.policy == "fixed":
         params["method"] = Method(params["method"])
         return Fixed(**params, lossy=lossy), floor
-    return Adaptive(**params, lossy=lossy), floor
+    objective = Objective(**{f.name: params.pop(f.name) for f in fields(Objective)})
+    return Adaptive(objective, **params, lossy=lossy), floor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
@@ -9,12 +10,14 @@ import pytest
 from specroute.candidates import PLAIN, Candidate, Candidates
 from specroute.measure import Acceptance, AcceptanceCounts, Mean, Measurements, Pace, Snapshot
 from specroute.policy.adaptive import Adaptive
-from specroute.policy.base import RoundView
+from specroute.policy.base import Ask, RoundView
 from specroute.policy.fixed import Fixed
 from specroute.types import Exactness, Method
 
 SCORE = Candidate(Method.SCORE, "d", Exactness.EXACT)
 BOTH = Candidates((PLAIN, SCORE))
+ASK = Ask(context=100)
+RNG = random.Random(7)
 
 
 def rate(alpha: float, weight: float = 200.0, size: int = 16) -> Acceptance:
@@ -36,7 +39,7 @@ def view(**more: object) -> RoundView:
 def test_k_grows_with_survival() -> None:
     """And shrinks with it."""
     policy = Adaptive()
-    ks = [policy.plan(BOTH, lambda _, a=a: figures(a)).k for a in (0.6, 0.8, 0.9, 0.97)]  # type: ignore[misc]
+    ks = [policy.plan(ASK, BOTH, lambda _, a=a: figures(a), RNG).k for a in (0.6, 0.8, 0.9, 0.97)]  # type: ignore[misc]
     assert ks == sorted(set(ks))
     assert ks[0] >= 1
 
@@ -53,28 +56,30 @@ def test_k_grows_with_survival() -> None:
         (figures(0.3, since_tried=50), Method.SCORE, "measured anew"),
         (figures(0.3, since_tried=49), Method.PLAIN, "predicted"),
         (figures(usd_in=1e-8, usd_out=4e-8), Method.SCORE, "predicted"),
-        (figures(usd_in=2e-5, usd_out=2e-5, context=3000), Method.PLAIN, "predicted"),
+        (figures(usd_in=2e-5, usd_out=2e-5), Method.PLAIN, "predicted"),
     ],
 )
 def test_adaptive_speculates_only_where_it_pays(
     snapshot: Snapshot, method: Method, said: str
 ) -> None:
     """In seconds and dollars together; a losing draft is tried again after 50 requests."""
-    plan = Adaptive().plan(BOTH, lambda _: snapshot)
+    plan = Adaptive().plan(ASK, BOTH, lambda _: snapshot, RNG)
     assert plan.method is method
     assert said in plan.reason
 
 
 def test_adaptive_without_a_candidate_says_why() -> None:
     """The reason is the candidates' own."""
-    plan = Adaptive().plan(Candidates((PLAIN,), ((Method.SCORE, "no echo"),)), lambda _: figures())
+    plan = Adaptive().plan(
+        ASK, Candidates((PLAIN,), ((Method.SCORE, "no echo"),)), lambda _: figures(), RNG
+    )
     assert (plan.method, plan.reason) == (Method.PLAIN, "no echo")
 
 
 def test_adaptive_takes_the_better_drafter() -> None:
     """By predicted pace, not by order."""
     two = Candidates((PLAIN, SCORE, Candidate(Method.SCORE, "e", Exactness.EXACT)))
-    plan = Adaptive().plan(two, lambda name: figures(0.95 if name == "e" else 0.7))
+    plan = Adaptive().plan(ASK, two, lambda c: figures(0.95 if c.drafter == "e" else 0.7), RNG)
     assert plan.drafter == "e"
 
 
@@ -103,12 +108,12 @@ def test_no_round_drafts_more_than_is_left() -> None:
 def test_fixed_does_as_it_is_told() -> None:
     """Whatever was measured; what can't be done is plain, with the reason."""
     policy = Fixed(Method.SCORE, 6, 2)
-    assert policy.plan(BOTH, lambda _: figures(0.01)).k == 6
+    assert policy.plan(ASK, BOTH, lambda _: figures(0.01), RNG).k == 6
     assert policy.next_k(view(rounds=1), figures(0.01)) == 6
     assert policy.next_k(view(rounds=2), figures()) == 0
-    assert Fixed(Method.SCORE, 0).plan(BOTH, lambda _: figures()).method is Method.PLAIN
+    assert Fixed(Method.SCORE, 0).plan(ASK, BOTH, lambda _: figures(), RNG).method is Method.PLAIN
     none = Candidates((PLAIN,), ((Method.PREFIX, "no prefill"),))
-    assert Fixed(Method.PREFIX).plan(none, lambda _: figures()).reason == "no prefill"
+    assert Fixed(Method.PREFIX).plan(ASK, none, lambda _: figures(), RNG).reason == "no prefill"
 
 
 def test_a_floor_removes_looser_plans() -> None:

@@ -14,6 +14,7 @@ import pytest
 from specroute.measure import Acceptance, Pace, Snapshot
 from specroute.policy.adaptive import Adaptive
 from specroute.policy.base import RoundView
+from specroute.policy.objective import Objective
 from specroute.profiles import load_profile
 from specroute.reference.running import ReferenceServer
 from tests.engine.answers import TEXT, EchoDrafter, ask, script
@@ -216,7 +217,7 @@ async def test_a_stream_that_breaks_behind_the_answers_end_spoils_nothing(
 
 def test_a_server_asked_once_per_token_is_priced_so() -> None:
     """Each drafted token is a whole further prompt and an output token."""
-    policy = Adaptive(usd_per_second=0.001)
+    policy = Adaptive(Objective(usd_per_second=0.001))
     figures = Snapshot(
         Pace(0.3, 0.04, 200.0),
         Acceptance((90.0,) * 16, (100.0,) * 16),
