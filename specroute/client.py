@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from openai._models import FinalRequestOptions
     from openai._streaming import SSEBytesDecoder
 
+    from specroute.batch import BatchResult
+    from specroute.batch.progress import OnItem
+
 PLACEHOLDER_KEY = "specroute"
 """openai's constructor wants a key; with a config the providers' own keys are used instead."""
 PLACEHOLDER_URL = "https://specroute.invalid/v1"
@@ -139,6 +142,53 @@ class AsyncSpecRoute(openai.AsyncOpenAI):
         answered plainly.
         """
         return await self.router.warm_up(self._on_report)
+
+    async def batch(
+        self,
+        requests: Iterable[Mapping[str, Any]],
+        *,
+        concurrency: int = 32,
+        method: str | None = None,
+        policy: str | Mapping[str, Any] | None = None,
+        journal: str | os.PathLike[str] | None = None,
+        attempts: int = 4,
+        timeout: float | None = None,
+        progress: bool | OnItem | None = None,
+    ) -> BatchResult:
+        """Answer many requests; the items come in the order of ``requests``, an error for each
+        that could not be answered.
+
+        ``requests``: arguments of ``chat.completions.create`` or ``completions.create``, or lines
+        of OpenAI's batch file format. ``concurrency``: requests under way at once. ``method`` (as
+        in a ``fixed`` policy) or ``policy``: for every request. ``journal``: a file that remembers
+        the answers, so that a run with the same file after a crash asks only for the rest; a
+        prompt that was under way when the process died is asked again, no other. ``attempts``: of
+        each request, with growing waits and (with ``timeout``, seconds of the first) a doubled
+        timeout, the last one plain; one 429 holds back all requests for that model. A refused key
+        or an exhausted quota ends a model's requests at once. ``progress``: a bar on stderr
+        (``None``: if that is a terminal), or a function of each item and the counts so far.
+
+        Raises :class:`specroute.RequestError` before anything is sent: a request that is none,
+        an id used twice, a file that is no journal or is in use.
+        """
+        from specroute.batch import run_batch
+
+        try:
+            return await run_batch(
+                self,
+                requests,
+                concurrency=concurrency,
+                method=method,
+                policy=policy,
+                journal=journal,
+                attempts=attempts,
+                timeout=timeout,
+                progress=progress,
+            )
+        except errors.RequestError as error:
+            raise openai_errors.translate(
+                error, httpx2.Request("POST", str(self.base_url))
+            ) from error
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.router.config.source!r})"

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from specroute.cli.batch import batch
 from specroute.cli.config import config
 from specroute.cli.demo import demo
 from specroute.cli.policies import policies
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(probe)
+app.command()(batch)
 app.command()(config)
 app.command()(providers)
 app.command()(policies)

@@ -1,0 +1,21 @@
+"""Many requests as one job: ordered results, a journal to resume from, one error per item.
+
+``items`` reads what is asked for, ``journal`` remembers what was answered, ``run`` sends,
+``results`` is what comes out, ``progress`` shows it.
+"""
+
+from specroute.batch.items import BatchRequest, read_requests
+from specroute.batch.journal import Journal
+from specroute.batch.progress import Progress
+from specroute.batch.results import BatchItem, BatchResult
+from specroute.batch.run import run_batch
+
+__all__ = [
+    "BatchItem",
+    "BatchRequest",
+    "BatchResult",
+    "Journal",
+    "Progress",
+    "read_requests",
+    "run_batch",
+]

@@ -1,0 +1,150 @@
+"""The journal of a batch: a line for each end, so that a run that was killed can be resumed.
+
+Knows one file, appended to and never rewritten. A line that was being written when the process died
+is dropped when the file is opened again. Holds answers in full, and no keys.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, Self
+
+from specroute.batch.items import BatchRequest
+from specroute.batch.results import BatchItem
+from specroute.errors import RequestError
+from specroute.reporting import from_wire, to_wire
+
+_HEAD = {"specroute_batch": 1}
+
+
+class Journal:
+    """``with Journal(path) as journal``: made if it isn't there, locked while it is open.
+
+    Raises :class:`RequestError` for a file that is no journal or that another process has open.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._done: dict[str, tuple[str, BatchItem]] = {}
+        self._sent: dict[str, str] = {}
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("a+b")
+        except OSError as error:
+            raise RequestError(
+                f"the journal {str(self.path)!r} can't be opened: {error}"
+            ) from error
+        try:
+            self._lock(self._file)
+            self._read(self._file)
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
+
+    def _lock(self, file: IO[bytes]) -> None:
+        try:
+            import fcntl
+        except ImportError:  # pragma: no cover - Windows: two runs on one journal are not noticed
+            return
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RequestError(
+                f"the journal {str(self.path)!r} is in use by another run: wait for it, or give "
+                "this one a journal of its own"
+            ) from error
+
+    def _read(self, file: IO[bytes]) -> None:
+        file.seek(0)
+        data = file.read()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            file.truncate(whole)  # Cut off in the middle of a line.
+        lines = data[:whole].splitlines()
+        if not lines:
+            self._write(_HEAD)
+            return
+        for number, line in enumerate(lines, 1):
+            try:
+                entry = json.loads(line)
+            except ValueError as error:
+                raise self._unreadable(number, "is no JSON") from error
+            if number == 1:
+                if entry != _HEAD:
+                    raise self._unreadable(1, f"is not {json.dumps(_HEAD)}")
+                continue
+            try:
+                self._enter(entry)
+            except (KeyError, TypeError, AttributeError) as error:
+                raise self._unreadable(number, "is no entry of a journal") from error
+
+    def _unreadable(self, number: int, why: str) -> RequestError:
+        return RequestError(
+            f"{str(self.path)!r} is not a batch journal: line {number} {why}. Give another path"
+        )
+
+    def _enter(self, entry: Mapping[str, Any]) -> None:
+        custom_id, digest = entry["id"], entry["digest"]
+        if "body" in entry:
+            item = BatchItem(
+                custom_id,
+                body=entry["body"],
+                status=entry["status"],
+                request_id=entry["request_id"],
+                attempts=0,
+                resumed=True,
+                report=from_wire(entry["report"]) if "report" in entry else None,
+            )
+            self._done[custom_id] = (digest, item)
+            self._sent.pop(custom_id, None)
+        elif "error" in entry:
+            self._sent.pop(custom_id, None)
+        else:
+            self._sent[custom_id] = digest
+
+    def answered(self, request: BatchRequest) -> BatchItem | None:
+        """The answer that an earlier run got to the very same request."""
+        digest, item = self._done.get(request.custom_id, (None, None))
+        return item if digest == request.digest else None
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that had been sent and had no end when the last run stopped: only these may be
+        paid for twice."""
+        return len(self._sent)
+
+    def sent(self, request: BatchRequest) -> None:
+        """A request leaves."""
+        self._write({"id": request.custom_id, "digest": request.digest})
+
+    def ended(self, request: BatchRequest, item: BatchItem) -> None:
+        """A request has its answer or its final error; the line is with the system when this
+        returns, so that the process may be killed."""
+        entry: dict[str, Any] = {"id": request.custom_id, "digest": request.digest}
+        if item.body is not None and item.ok:
+            entry |= {"status": item.status, "request_id": item.request_id, "body": item.body}
+            if item.report is not None:
+                entry["report"] = to_wire(item.report)
+        else:
+            entry["error"] = item.error
+        self._write(entry)
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        assert self._file is not None, "the journal is not open"
+        line = json.dumps(entry, ensure_ascii=True, separators=(",", ":"))
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
