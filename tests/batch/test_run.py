@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
 import specroute
-from specroute.batch import BatchItem, Progress
+from specroute.batch import BatchItem, Progress, run_batch
 from tests.client.world import configured, plain
 from tests.support.loopback import Exchange, completion
 
@@ -105,15 +106,25 @@ async def test_a_429_holds_back_every_request_for_that_model() -> None:
 
 
 async def test_the_last_attempt_is_plain() -> None:
-    """After speculation's attempts, whatever the policy, one plain call."""
+    """The policy asked for, and at last a plain call; nothing is retried within an attempt."""
 
-    async def broken(exchange: Exchange) -> None:
-        await exchange.json_answer({"error": {"message": "oops"}}, 500, {"retry-after-ms": "1"})
+    class Broken:
+        def __init__(self) -> None:
+            self.asked: list[Any] = []
 
-    async with configured(broken) as (server, client):
-        (item,) = await client.batch([chat("a")], attempts=3, method="score")
+        async def post(self, path: str, *, cast_to: Any, body: Any, options: Any) -> Any:
+            self.asked.append((body["specroute"]["policy"], options))
+            request = httpx2.Request("POST", "http://127.0.0.1/v1")
+            response = httpx2.Response(500, headers={"retry-after-ms": "1"}, request=request)
+            raise openai.InternalServerError("oops", response=response, body=None)
+
+    sender = Broken()
+    (item,) = await run_batch(sender, [chat("a")], attempts=3, method="score", timeout=10)
     assert (item.status, item.attempts) == (500, 3)
-    assert len(server.seen) == 3
+    score, plain_ = ({"preset": "fixed", "method": method} for method in ("score", "plain"))
+    assert [policy for policy, _ in sender.asked] == [score, score, plain_]
+    assert [options["timeout"] for _, options in sender.asked] == [10, 20, 40]
+    assert {options["max_retries"] for _, options in sender.asked} == {0}
 
 
 async def test_a_timeout_doubles_from_attempt_to_attempt() -> None:
