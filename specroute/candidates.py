@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from specroute.acceptance import Lossy, Rule, Sampling, Sees, Server, choose_rule
 from specroute.profiles import Capabilities
-from specroute.request import TextRequest
+from specroute.request import CHAT, TextRequest
 from specroute.types import Exactness, Method
 
 
@@ -42,6 +42,8 @@ class Trust:
     draws: str | None = None
     """The form of the dialect that draws at every position."""
     draw_logprobs: bool = False
+    prediction_refused: str = ""
+    """Why the target took no prediction, when it was sent one."""
     by_ids: bool = False
     """Streams go on from ids of a vocabulary that is known here."""
 
@@ -108,6 +110,11 @@ def candidates(
         plans += [Candidate(Method.PREFIX, name, label) for name in drafters]
     else:
         reasons.append((Method.PREFIX, why))
+    why = trust.prediction_refused or _no_prediction(request, capabilities)
+    if not why:
+        plans += [Candidate(Method.PREDICT, name, _exact(request)) for name in drafters]
+    else:
+        reasons.append((Method.PREDICT, why))
     return Candidates(tuple(plans), tuple(reasons), judge)
 
 
@@ -195,3 +202,17 @@ def _no_prefix(request: TextRequest, capabilities: Capabilities, by_ids: bool) -
     if request.path == "/chat/completions" and capabilities.prefill:
         return None
     return "the target is not known to continue a given beginning of its answer"
+
+
+def _no_prediction(request: TextRequest, capabilities: Capabilities) -> str:
+    """Why a drafted answer can't be sent as ``prediction``; empty where it can."""
+    chat = request.path == CHAT
+    if not (capabilities.prediction if chat else capabilities.speculation):
+        return "the target is not known to take a prediction" + ("" if chat else " on /completions")
+    for name in capabilities.prediction_without:
+        value = request.body.get(name)
+        neutral = 1 if name == "n" else 0
+        asked = value > neutral if isinstance(value, int | float) else bool(value)
+        if asked:
+            return f"the target takes no prediction together with {name!r}"
+    return ""

@@ -201,7 +201,9 @@ def _prompt_tokens(session: Session) -> int | None:
         return len(session.prompt.ids)
     if session.prompt_tokens is not None:
         return session.prompt_tokens
-    counts = (a.usage.prompt_tokens for a in session.book.attempts if a.purpose == "plain")
+    counts = (
+        a.usage.prompt_tokens for a in session.book.attempts if a.purpose in ("plain", "predict")
+    )
     return next((count for count in counts if count is not None), None)
 
 

@@ -40,6 +40,8 @@ class RoundDone:
     """``None`` where the round was no request of its own (lanes)."""
     context: int
     """Tokens sent beside the draft: prompt and committed."""
+    predicted: bool = False
+    """The counts are of a whole prediction: its accepted tokens are not tied to a place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,18 @@ PREFILL_DIALECTS = (
     "trailing_assistant",
     "body_prefix",
 )
+PREDICTION_CONFLICTS = (
+    "tools",
+    "audio",
+    "n",
+    "logprobs",
+    "presence_penalty",
+    "frequency_penalty",
+    "max_completion_tokens",
+    "max_tokens",
+    "response_format",
+    "stop",
+)
 FACT_KINDS = ("source", "docs", "issue", "measured", "unknown")
 
 
@@ -78,7 +90,19 @@ class Capabilities:
     prefill_trims: bool | None = None
     """Trailing whitespace of the prefill is lost."""
     prediction: bool | None = None
-    """Takes ``prediction`` (predicted outputs)."""
+    """Takes ``prediction`` (predicted outputs) on chat."""
+    prediction_without: tuple[str, ...] = (
+        "tools",
+        "audio",
+        "n",
+        "logprobs",
+        "presence_penalty",
+        "frequency_penalty",
+    )
+    """Request fields that ``prediction`` doesn't go together with: ``n`` above 1, penalties above
+    0, the others at all. The default is OpenAI's list."""
+    speculation: bool | None = None
+    """Takes the expected text as ``speculation`` on /completions."""
     cached_tokens: bool | None = None
     """Usage shows prompt tokens read from cache."""
     sampling_defaults: str | None = None
@@ -143,6 +167,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "max_tokens_param": ("max_tokens", "max_completion_tokens"),
     "score": SCORE_DIALECTS,
     "echo_shape": ("choices", "prompt"),
+    "prediction_without": PREDICTION_CONFLICTS,
     "zero_max_tokens": ("refused", "unlimited", "echo_only", "evaluate"),
     "logprobs": ("raw", "processed"),
     "template": ("tokenize", "apply-template"),

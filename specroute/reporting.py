@@ -211,6 +211,9 @@ def _attempt_to_wire(attempt: Attempt) -> dict[str, Any]:
             "cached_tokens": usage.cached_tokens,
         },
     }
+    for name in ("accepted_prediction_tokens", "rejected_prediction_tokens"):
+        if getattr(usage, name) is not None:
+            out["usage"][name] = getattr(usage, name)
     if attempt.request_id is not None:
         out["request_id"] = attempt.request_id
     if attempt.estimated:

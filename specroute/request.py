@@ -46,6 +46,7 @@ _UNDERSTOOD = frozenset(
 )
 
 CHAT = "/chat/completions"
+OWN_PREDICTION = "the request brings its own 'prediction', which is passed on"
 COMPLETIONS = "/completions"
 
 
@@ -119,6 +120,8 @@ def _is_int(value: Any) -> bool:
 
 
 def _obstacle(path: str, body: Mapping[str, Any]) -> str | None:
+    if body.get("prediction") is not None:
+        return OWN_PREDICTION
     unknown = sorted(k for k in body if k not in _UNDERSTOOD and body[k] is not None)
     if unknown:
         return f"{unknown[0]!r} in the request is not one of the fields speculation understands"

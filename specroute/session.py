@@ -357,7 +357,15 @@ class Session:
             self.exactness = label
             self.exactness_reason = reason
 
-    def stream(self, purpose: str, *, show_tokens: bool = False) -> AsyncGenerator[Piece]:
+    @property
+    def predicted_tokens(self) -> int:
+        """How long a prediction may be, in tokens: as planned, and no longer than the answer."""
+        remaining = self.answer.remaining
+        return self.plan.k if remaining is None else min(self.plan.k, remaining)
+
+    def stream(
+        self, purpose: str, *, show_tokens: bool = False, predicted: str = ""
+    ) -> AsyncGenerator[Piece]:
         """The target's own answer from the end of what is committed."""
         return self.target.stream(
             self.request,
@@ -368,6 +376,7 @@ class Session:
             book=self.book,
             deadline=self.deadline.resumed() if self.answer.tokens else self.deadline,
             show_tokens=show_tokens,
+            predicted=predicted,
         )
 
     async def aclose(self) -> None:

@@ -33,7 +33,7 @@ from specroute.policy.base import Ask, Plan, Policy
 from specroute.policy.make import make_policy
 from specroute.pool import Announce, Pool
 from specroute.reporting import ReportHandle
-from specroute.request import Options, TextRequest
+from specroute.request import OWN_PREDICTION, Options, TextRequest
 from specroute.session import MOST_PATIENCE_S, PATIENCE, Session, measured_as, priced
 from specroute.target import templates
 from specroute.target.calibration import calibrate
@@ -106,6 +106,8 @@ class Speculator:
         call.handle.on_finish(lambda report: self._learn(report, str(ref), traffic))
         if model is None or not model.drafts:
             return "the model has no drafts configured"
+        if request.obstacle == OWN_PREDICTION:
+            call.handle.update(method=Method.PREDICT.value, drafter="caller")
         if request.obstacle is not None:
             return f"not speculated on: {request.obstacle}"
         policy, floor = self._policy(call.policy or model.policy)
@@ -227,15 +229,18 @@ class Speculator:
                 return "the target's scoring is no longer trusted"
         form = trusted[1] if trusted is not None else None
         try:
-            patient = call.deadline.part(PATIENCE, MOST_PATIENCE_S)
-            prompt = await templates.render(target, request, book, patient)
+            if plan.method is Method.PREDICT:
+                prompt = templates.unrendered(request)
+            else:
+                patient = call.deadline.part(PATIENCE, MOST_PATIENCE_S)
+                prompt = await templates.render(target, request, book, patient)
         except templates.NoTemplate:
             if form not in (None, "chat"):
                 raise
             prompt = templates.unrendered(request)
         if form is not None and not prompt.has(form):
             return f"the target is scored on prompts as {_FORMS[form]}, which this request has not"
-        if target.can_continue(request, prompt) is None:
+        if plan.method is not Method.PREDICT and target.can_continue(request, prompt) is None:
             return (
                 "the answer could not be taken up in plain mid-text: send max_tokens, so that "
                 "/completions can be given the rest of it"
@@ -317,6 +322,7 @@ def trust_in(target: Target) -> Trust:
         draws=sampler[1] if sampler else None,
         draw_logprobs=learned.draw_logprobs,
         by_ids=target.by_ids,
+        prediction_refused=learned.prediction_refused,
     )
 
 

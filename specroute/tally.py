@@ -13,7 +13,7 @@ from specroute.errors import ProviderError
 from specroute.http.deadline import Deadline
 from specroute.ledger import Ledger, Price, cost
 from specroute.reporting import ReportHandle, new_id
-from specroute.types import Attempt, Report, TargetRef, Usage
+from specroute.types import Attempt, Method, Report, TargetRef, Usage
 
 
 class PlainTally:
@@ -170,6 +170,11 @@ class PlainTally:
             before = self._handle.base
         if before is not None:
             attempts, notes = before.attempts + attempts, before.notes
+        method, drafter = Method.PLAIN.value, None
+        if before is not None:
+            method, drafter = before.method, before.drafter
+        accepted = usage.accepted_prediction_tokens or 0
+        rejected = usage.rejected_prediction_tokens or 0
         billed, cost_usd = usage, None
         if len(attempts) == 1 and attempts[0].outcome == "ok":
             cost_usd = cost(usage, self.price_of(attempts[0].target))
@@ -183,6 +188,11 @@ class PlainTally:
             id=self.id,
             model=self.asked,
             target=str(self.target),
+            method=method,
+            drafter=drafter,
+            drafted=accepted + rejected,
+            accepted=accepted,
+            rejected=rejected,
             plan_reason=self.reason,
             notes=notes,
             complete=complete,

@@ -20,6 +20,8 @@ class Method(StrEnum):
     """Drafted tokens are sent as prompt text and judged by the logprobs that come back."""
     PREFIX = "prefix"
     """Streams started beside the plain one, from drafted prefixes."""
+    PREDICT = "predict"
+    """One call that carries the drafted answer as ``prediction``."""
 
 
 class Exactness(StrEnum):
@@ -68,6 +70,10 @@ class Usage:
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     """Prompt tokens read from the server's cache; part of ``prompt_tokens``."""
+    accepted_prediction_tokens: int | None = None
+    """Tokens of a ``prediction`` that appeared in the answer."""
+    rejected_prediction_tokens: int | None = None
+    """Those that did not; part of ``completion_tokens``, as they are billed as output."""
 
     @classmethod
     def from_wire(cls, usage: Any) -> Usage:
@@ -75,10 +81,14 @@ class Usage:
         if not isinstance(usage, dict):
             return cls()
         details = usage.get("prompt_tokens_details")
+        made = usage.get("completion_tokens_details")
+        made = made if isinstance(made, dict) else {}
         return cls(
             _count(usage.get("prompt_tokens")),
             _count(usage.get("completion_tokens")),
             _count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+            _count(made.get("accepted_prediction_tokens")),
+            _count(made.get("rejected_prediction_tokens")),
         )
 
 
@@ -93,7 +103,8 @@ class Attempt:
     target: str
     """``provider:model``."""
     purpose: str
-    """``plain``, ``score``, ``lane``, ``handover``, ``calibrate``, ``render``, ``draft``."""
+    """``plain``, ``score``, ``lane``, ``predict``, ``handover``, ``calibrate``, ``render``,
+    ``draft``."""
     outcome: str
     """``ok``, ``cancelled``, or the error's short name (``status 429``, ``connect`` …)."""
     seconds: float

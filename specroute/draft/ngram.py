@@ -2,7 +2,9 @@
 
 Apoorv Saxena's prompt lookup decoding, as in transformers and vLLM's n-gram proposer: the longest
 suffix of the sequence that occurred before, its most recent occurrence, and what came after it.
-Free, no model. Knows ids where the target's are known, pieces of text otherwise; nothing else.
+Free, no model. Before the answer has begun there is no suffix to look up: then it is the passage
+that the prompt is about (``passage``), if there is one. Knows ids where the target's are known,
+pieces of text otherwise; nothing else.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Generic, TypeVar
 
 from specroute.alignment import TextStream
 from specroute.draft.base import Committed, Prompt, Proposal
+from specroute.draft.passage import passage
 from specroute.vocabulary import Vocabulary
 
 T = TypeVar("T", bound=Hashable)
@@ -110,6 +113,7 @@ class NgramSession:
         self._seen_text = 0
         self._tail = ""
         """The last piece, which may still grow; not yet in the index."""
+        self._passage = passage(prompt)
 
     async def propose(self, committed: Committed, k: int, temperature: float = 0.0) -> Proposal:
         """What followed last time; ``temperature`` changes nothing, q is a point mass."""
@@ -126,6 +130,9 @@ class NgramSession:
     def _by_ids(self, committed: Sequence[int], k: int) -> list[int]:
         self._ids.extend(committed[self._seen_ids :])
         self._seen_ids = len(committed)
+        if not committed and self._vocabulary is not None and self._passage:
+            # A text's tokens, cut where they are enough: the last one may not be as in the whole.
+            return list(self._vocabulary.encode(self._passage[: 8 * k]))[:k]
         for position in self._ids.find():
             return self._ids.take(position, k)
         return []
@@ -148,6 +155,8 @@ class NgramSession:
         if self._pieces is None:
             self._pieces = NgramIndex(*self._range)
             self._pieces.extend(split_pieces(_prompt_text(self._prompt)))
+        if not committed and self._passage:
+            return "".join(split_pieces(self._passage[: 16 * k])[:k])
         index = self._pieces
         *closed, self._tail = split_pieces(self._tail + committed[self._seen_text :]) or [""]
         self._seen_text = len(committed)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from specroute.method.base import MethodRun
 from specroute.method.plain import run as plain
+from specroute.method.predict import run as predict
 from specroute.method.prefix import run as prefix
 from specroute.method.score import run as score
 from specroute.types import Method
@@ -14,4 +15,5 @@ METHODS: Mapping[Method, MethodRun] = {
     Method.PLAIN: plain,
     Method.SCORE: score,
     Method.PREFIX: prefix,
+    Method.PREDICT: predict,
 }

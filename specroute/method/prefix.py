@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from specroute.session import Session
 
 LANES = 3
-"""Lanes beside the plain stream."""
+"""Lanes beside the plain stream, where the plan leaves them open."""
 FRUITLESS = 3
 """Waves in a row that brought no switch, after which a request starts no more."""
 
@@ -93,6 +93,7 @@ class _Race:
     def __init__(self, session: Session, lead: Lane) -> None:
         self.session = session
         self.lead = lead
+        self.most = session.plan.lanes or LANES
         self.lanes = [lead]
         """All that were ever started."""
         self.wave: _Wave | None = None
@@ -140,7 +141,7 @@ class _Race:
             return
         self.draft_at = _position(self.session)
         self.drafting = asyncio.create_task(
-            self.session.draft(k * LANES, greedy=True), name="draft for lanes"
+            self.session.draft(k * self.most, greedy=True), name="draft for lanes"
         )
 
     async def _next_piece(self) -> Piece | None:
@@ -197,8 +198,8 @@ class _Race:
         """Where in the draft lanes start: at the end of each K-th token, or, by text, at the
         nearest place where a token boundary is sure (before a space between non-spaces)."""
         size = len(wave.draft)
-        step = max(size // LANES, 1)
-        wanted = list(range(step, size + 1, step))[:LANES]
+        step = max(size // self.most, 1)
+        wanted = list(range(step, size + 1, step))[: self.most]
         if not isinstance(wave.draft, str):
             return wanted
         sure = cut_points(wave.draft)

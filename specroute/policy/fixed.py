@@ -24,6 +24,10 @@ class Fixed:
     max_rounds: int = 0
     lossy: Lossy | None = None
     """The lossy acceptance rule, where one was asked for."""
+    lanes: int = 3
+    """In ``prefix``: streams beside the plain one."""
+    predicted_tokens: int = 2048
+    """In ``predict``: the longest prediction."""
 
     @property
     def eager(self) -> bool:
@@ -38,11 +42,15 @@ class Fixed:
         if not able:
             return Plan(Method.PLAIN, None, 0, options.why_not(self.method))
         k = self.num_speculative_tokens
+        if self.method is Method.PREDICT:
+            k = self.predicted_tokens
         return Plan(
             self.method,
             able[0].drafter,
             k,
             f"the policy 'fixed' asks for {self.method} with K = {k}",
+            lanes=self.lanes,
+            chunk=k,
         )
 
     def next_k(self, view: RoundView, snapshot: Snapshot) -> int:

@@ -33,6 +33,8 @@ class Learned:
     """Why there is nothing to score with, or why not now."""
     draw_logprobs: bool = False
     """A generated token's log-probability is raw: it can be held against scored ones."""
+    prediction_refused: str = ""
+    """What the target said when it refused a prediction."""
     vocabulary: Vocabulary | None = None
     """A vocabulary whose ids were seen to be the server's."""
     max_context: int | None = None

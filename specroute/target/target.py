@@ -16,7 +16,7 @@ from specroute.alignment import split_trailing_space
 from specroute.context import Committed, Prompt
 from specroute.profiles import Capabilities
 from specroute.request import CHAT, COMPLETIONS, TextRequest
-from specroute.target import prefill
+from specroute.target import prediction, prefill
 from specroute.target.learned import Learned
 from specroute.target.stream import Piece, pieces
 from specroute.types import TargetRef
@@ -82,14 +82,17 @@ class Target:
         book: Book,
         deadline: Deadline,
         show_tokens: bool = False,
+        predicted: str = "",
     ) -> AsyncGenerator[Piece]:
         """The target's own answer from the end of ``committed`` on, as a plain stream.
 
         ``used`` tokens of ``max_tokens`` are already committed. With nothing committed it is the
         caller's own request, streamed. ``show_tokens`` asks for each token's own string and, where
-        the server has them, ids.
+        the server has them, ids. ``predicted``: the text that the whole answer is expected to be.
         """
         path, payload, strip = self._continuation(request, prompt, committed, used, show_tokens)
+        if predicted:
+            payload.update(prediction.sent(path, predicted))
         sent = payload.get("prompt")
         found = pieces(
             self.http,

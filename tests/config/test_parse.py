@@ -314,11 +314,11 @@ REFUSED = [
     (
         {"models": {"m": {"targets": ["openai:x"], "policy": {"preset": "fixed", "k": 5}}}},
         "models.m.policy.k: preset 'fixed' has no parameter of this name; it has: method, "
-        "num_speculative_tokens, max_rounds, exactness",
+        "num_speculative_tokens, lanes, predicted_tokens, max_rounds, exactness",
     ),
     (
         {"models": {"m": {"targets": ["openai:x"], "policy": {"preset": "fixed", "method": "sc"}}}},
-        "models.m.policy.method: expected one of 'score', 'prefix', 'plain', got 'sc'",
+        "models.m.policy.method: expected one of 'score', 'prefix', 'predict', 'plain', got 'sc'",
     ),
     (
         {

@@ -1,0 +1,79 @@
+"""``predict``: one call that carries the drafted answer; the server verifies it by itself.
+
+The draft is asked for once, before the call leaves: by prompt lookup the passage of the prompt that
+the answer will repeat (a file to edit), else the draft's own answer. Exact as the server is: a
+prediction changes how fast an answer comes, not which. Costs one call, and the rejected tokens as
+output. Which tokens were accepted isn't shown, only how many, and they are not tied to a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from specroute.errors import DraftError, StatusError
+from specroute.events import Commit, Event, Handover, RoundDone
+from specroute.types import Exactness, Usage
+
+if TYPE_CHECKING:
+    from specroute.session import Session
+
+REFUSED = (400, 422)
+"""Statuses by which a server says that it takes no prediction, or not with this request."""
+CUT = "cut early: the server counted rejected predicted tokens against max_tokens"
+
+
+async def run(session: Session) -> AsyncGenerator[Event]:
+    """Stream to the end. A refused prediction becomes a hand-over, and the target isn't sent one
+    again; other provider errors pass through, as a plain call's would."""
+    started = session.clock()
+    try:
+        proposal = await session.draft(session.predicted_tokens, greedy=True)
+    except DraftError as error:
+        yield Handover(f"the draft failed: {error}")
+        return
+    if not proposal.text:
+        yield Handover("the draft has nothing to predict with")
+        return
+    drafted_s = session.clock() - started
+    usage, finish = Usage(), None
+    stream = session.stream("predict", predicted=proposal.text)
+    try:
+        async with aclosing(stream):
+            async for piece in stream:
+                finish = piece.finish or finish
+                usage = piece.usage or usage
+                tokens = piece.tokens if piece.tokens is not None else int(bool(piece.text))
+                if piece.text or piece.extra:
+                    yield Commit(piece.text, None, tokens, None, piece.extra, limited=False)
+    except StatusError as error:
+        if error.status not in REFUSED or session.answer.tokens:
+            raise
+        session.target.learned.prediction_refused = f"the target refused a prediction: {error}"
+        yield Handover(session.target.learned.prediction_refused)
+        return
+    rejected = usage.rejected_prediction_tokens or 0
+    accepted = usage.accepted_prediction_tokens
+    if accepted is not None:
+        yield RoundDone(
+            drafted=accepted + rejected,
+            accepted=accepted,
+            judged=accepted + rejected,
+            draft_seconds=drafted_s,
+            verify_seconds=None,
+            context=session.context,
+            predicted=True,
+        )
+    made = usage.completion_tokens
+    limit = session.request.max_tokens
+    # The caller sees the usage of a plain call; what was rejected stands in the report.
+    own = None if made is None else made - rejected
+    if finish == "length" and rejected and limit is not None and own is not None and own < limit:
+        if session.target.can_continue(session.request, session.prompt) is not None:
+            yield Commit("", None, own - session.answer.tokens, limited=False)
+            yield Handover(CUT)
+            return
+        session.loosen(Exactness.BOUNDED, CUT)
+    missing = 0 if own is None else own - session.answer.tokens
+    yield Commit("", None, missing, finish or "stop", limited=False)
