@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specroute.client import AsyncSpecRoute
+    from specroute.client import AsyncSpecRoute, SpecRoute
     from specroute.config import Config
     from specroute.errors import (
         BadAnswer,
@@ -31,6 +31,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AsyncSpecRoute": "client",
+    "SpecRoute": "client",
     "Config": "config",
     "Report": "types",
     "Reports": "reporting",
@@ -62,6 +63,7 @@ __all__ = [
     "Report",
     "Reports",
     "RequestError",
+    "SpecRoute",
     "SpecRouteError",
     "StatusError",
     "StreamAbandoned",

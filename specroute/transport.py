@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -155,7 +155,7 @@ class _Response(httpx2.Response):
         return await super().aread()
 
 
-class _Bytes(httpx2.AsyncByteStream):
+class _Bytes(httpx2.AsyncByteStream, httpx2.SyncByteStream):
     """A body that is there."""
 
     def __init__(self, body: bytes, started: float) -> None:
@@ -163,6 +163,9 @@ class _Bytes(httpx2.AsyncByteStream):
         self.elapsed = datetime.timedelta(seconds=time.perf_counter() - started)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self.body
+
+    def __iter__(self) -> Iterator[bytes]:
         yield self.body
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import specroute
 from specroute import AsyncSpecRoute, report
+from specroute.config import load
 from specroute.exchange import RouterRequest
 from specroute.router import Router
 from specroute.transport import SpecRouteTransport
@@ -485,7 +486,7 @@ async def test_the_transport_serves_any_client() -> None:
 
     async with Loopback(handle) as server:
         tables = config(server.url, default_provider="lab")
-        router = Router(specroute.client._load(tables))  # type: ignore[attr-defined]
+        router = Router(load(tables))
         http = httpx2.AsyncClient(transport=SpecRouteTransport(router))
         async with openai.AsyncOpenAI(
             api_key="x", base_url="http://specroute/v1", http_client=http

@@ -1,0 +1,202 @@
+"""One ``AsyncSpecRoute`` on several loops, in several threads and in forked children."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+
+from specroute import AsyncSpecRoute, SpecRoute
+from tests.client.world import MESSAGES, answer, config
+from tests.support.loopback import Loopback
+
+# A loop that ends with connections still open leaves their sockets to the garbage collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*unclosed:ResourceWarning",
+    "ignore:.*unclosed:pytest.PytestUnraisableExceptionWarning",
+)
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """They are collected here, not in the middle of another test."""
+    yield
+    gc.collect()
+
+
+class Elsewhere:
+    """A server on a loop of its own, so that the test may run and end loops as it likes."""
+
+    def __enter__(self) -> Loopback:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.server = self.run(Loopback(answer).__aenter__())
+        return self.server
+
+    def run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(5)
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self.server.__aexit__(None, None, None))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+async def ask(client: AsyncSpecRoute) -> str:
+    async def whole() -> str:
+        got = await client.chat.completions.create(model="smart", messages=MESSAGES)
+        return got.choices[0].message.content or ""
+
+    async def streamed() -> str:
+        stream = await client.chat.completions.create(model="smart", messages=MESSAGES, stream=True)
+        return "".join([c.choices[0].delta.content or "" async for c in stream])
+
+    return "".join(await asyncio.gather(whole(), streamed()))
+
+
+def test_one_client_over_one_loop_after_another() -> None:
+    """A module's client and several ``asyncio.run``: each loop gets connections of its own."""
+    with Elsewhere() as server:
+        client = AsyncSpecRoute(config=config(server.url))
+        assert [asyncio.run(ask(client)) for _ in range(3)] == ["HelloHello"] * 3
+        asyncio.run(client.close())
+        asyncio.run(client.close())
+
+
+def test_one_client_over_loops_in_many_threads() -> None:
+    """Loops that run at the same time don't disturb each other, and one close ends them all."""
+    with Elsewhere() as server:
+        client = AsyncSpecRoute(config=config(server.url))
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(lambda _: asyncio.run(ask(client)), range(24))) == {"HelloHello"}
+
+        async def close_with_another_loop_running() -> None:
+            await ask(client)
+            ready, done = threading.Event(), threading.Event()
+
+            async def other() -> None:
+                await ask(client)
+                ready.set()
+                await asyncio.to_thread(done.wait)
+
+            thread = threading.Thread(target=lambda: asyncio.run(other()))
+            thread.start()
+            await asyncio.to_thread(ready.wait)
+            await client.close()
+            done.set()
+            await asyncio.to_thread(thread.join)
+
+        asyncio.run(close_with_another_loop_running())
+        with pytest.raises(Exception, match=r"closed|Connection"):
+            asyncio.run(ask(client))
+
+
+def test_a_users_http_client_belongs_to_one_loop() -> None:
+    """A second loop beside it is refused with what to do; one after it takes it over."""
+    with Elsewhere() as server:
+        http = httpx2.AsyncClient(limits=httpx2.Limits(max_keepalive_connections=0))
+        client = AsyncSpecRoute(config=config(server.url), http_client=http)
+
+        async def two() -> None:
+            await ask(client)
+            other = asyncio.to_thread(lambda: asyncio.run(ask(client)))
+            with pytest.raises(RuntimeError, match="make one client for each loop"):
+                await other
+
+        asyncio.run(two())
+        assert asyncio.run(ask(client)) == "HelloHello"
+        asyncio.run(client.close())
+
+
+def in_a_child(work: Callable[[], str]) -> str:
+    """What ``work`` gives in a forked child; a hang is killed and shows as such."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = work()
+        except BaseException as error:  # noqa: BLE001 - shown to the parent
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    ends = time.monotonic() + 20
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        if time.monotonic() > ends:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            return "it hung"
+        time.sleep(0.01)
+    with os.fdopen(read, "rb") as pipe:
+        return pipe.read().decode()
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_connections_of_its_own() -> None:
+    """Both clients go on in the child, and the parent's are as they were."""
+    with Elsewhere() as server:
+        client = AsyncSpecRoute(config=config(server.url))
+        sync = SpecRoute(config=config(server.url))
+
+        def ask_sync() -> str:
+            got = sync.chat.completions.create(model="smart", messages=MESSAGES)
+            return got.choices[0].message.content or ""
+
+        assert (asyncio.run(ask(client)), ask_sync()) == ("HelloHello", "Hello")
+        before = server.connections
+        assert in_a_child(lambda: asyncio.run(ask(client)) + ask_sync()) == "HelloHelloHello"
+        assert server.connections > before
+        assert (asyncio.run(ask(client)), ask_sync()) == ("HelloHello", "Hello")
+
+        def closing() -> str:
+            sync.close()
+            asyncio.run(client.close())
+            return "closed"
+
+        assert in_a_child(closing) == "closed"
+        assert ask_sync() == "Hello"
+        sync.close()
+        asyncio.run(client.close())
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_what_a_child_can_not_have_it_is_told() -> None:
+    """A stream that the parent began, and a client that the user made in the parent."""
+    with Elsewhere() as server:
+        sync = SpecRoute(config=config(server.url))
+        stream = sync.chat.completions.create(model="smart", messages=MESSAGES, stream=True)
+        said = in_a_child(lambda: str(list(stream)))
+        assert "forked" in said
+        stream.close()
+        sync.close()
+        own = SpecRoute(config=config(server.url), http_client=httpx2.Client())
+        said = in_a_child(
+            lambda: str(own.chat.completions.create(model="smart", messages=MESSAGES))
+        )
+        assert "make a client in the child" in said
+        own.close()
+
+
+def test_no_thread_and_no_loop_before_the_first_call() -> None:
+    """Making a client is safe before a server forks its workers."""
+    before = threading.active_count()
+    client = SpecRoute(api_key="k", base_url="http://127.0.0.1:1/v1")
+    assert threading.active_count() == before
+    assert sys.getrefcount(client) > 0
+    client.close()
