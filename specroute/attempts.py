@@ -37,7 +37,7 @@ async def attempt(
     ``direct``: a plain client's request, whose timeouts are each attempt's own. Nothing is sent
     again after the first byte of an answer.
     """
-    call = call_for(request)
+    call = call_for(request, None if tally is None else tally.target.model)
     taken = 0
     while True:
         if taken and direct:

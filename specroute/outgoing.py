@@ -34,13 +34,16 @@ RETRY_COUNT = "x-stainless-retry-count"
 """openai's header that says how often a request was sent before."""
 
 
-def call_for(request: RouterRequest) -> Call:
-    """The call that takes ``request`` to a provider."""
+def call_for(request: RouterRequest, model: str | None) -> Call:
+    """The call that takes ``request`` to a provider; ``model``: its name there, of a text call."""
+    purpose = "other" if model is None else "plain"
     if request.outgoing is not None:
         return Call(
             request=request.outgoing,
             follow_redirects=request.follow_redirects,
             send_options=request.send_options,
+            model=model or "",
+            purpose=purpose,
         )
     headers = forwardable(request.headers)
     content = request.body
@@ -55,6 +58,8 @@ def call_for(request: RouterRequest) -> Call:
         headers=headers,
         content=content,
         follow_redirects=request.follow_redirects,
+        model=model or "",
+        purpose=purpose,
     )
 
 

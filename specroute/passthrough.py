@@ -11,6 +11,7 @@ from typing import Self
 
 from specroute.errors import BadAnswer, ErrorInBody
 from specroute.http import wire
+from specroute.http.gate import Permits
 from specroute.http.reply import OpenReply, truncated
 from specroute.http.sse import SseDecoder, SseEvent
 from specroute.tally import PlainTally
@@ -46,6 +47,7 @@ class PlainStream:
         self._over = False
         self._tail: bytes | None = None
         self._loop = asyncio.get_running_loop()
+        reply.keep()
         reply.on_abandoned(tally.abandoned)
 
     def __aiter__(self) -> Self:
@@ -57,6 +59,7 @@ class PlainStream:
         except BaseException as error:
             self._over = True
             self._tally.fail(error)
+            self._reply.settle(self._used, error)
             await self._reply.aclose()
             raise
         if piece is None:
@@ -83,6 +86,12 @@ class PlainStream:
                 return out
         return None
 
+    @property
+    def _used(self) -> Usage:
+        """The server's count, or what came before it could be given."""
+        usage, pieces = self._tally.usage, self._tally.chunks
+        return usage if usage.completion_tokens is not None else Usage(None, pieces, None)
+
     async def _whole(self, first: bytes) -> bytes:
         """JSON or a web page under the name of a stream: the answer, its error, or neither."""
         self._over = True
@@ -96,7 +105,7 @@ class PlainStream:
                 body=error,
             )
         self._tally.answered(data)
-        self._tally.end("ok", complete=True)
+        self._reply.settle(self._tally.usage)
         return wire.as_chunks(data)
 
     def _fast(self, chunk: bytes) -> bytes | None:
@@ -166,12 +175,14 @@ class PlainStream:
             raise truncated(self._provider)
         self._over = True
         self._tally.end("ok", complete=True)
+        self._reply.settle(self._used)
         return (out + (self._tail or b"")) or None
 
     async def _end(self) -> bytes:
         """``[DONE]`` was seen: settle the connection and the books, then hand it on."""
         tail, self._tail = self._tail, None
         self._over = True
+        self._reply.settle(self._used)
         await self._reply.drain()
         self._tally.end("ok", complete=True)
         return tail or b""
@@ -180,6 +191,7 @@ class PlainStream:
         """End the stream and its upstream; idempotent. What was finished counts as complete."""
         self._over = True
         self._closed_early()
+        self._reply.settle(self._used)
         await self._reply.aclose()
 
     def _closed_early(self) -> None:
@@ -193,11 +205,21 @@ class PlainStream:
         if tally is not None and not tally.done and not self._loop.is_closed():
             # The reply ends the upstream by its own finaliser.
             outcome = ("ok", True, None) if self._finished else ("cancelled", False, "dropped")
-            self._loop.call_soon_threadsafe(_end_later, tally, *outcome)
+            permits, used = self._reply.permits, self._used
+            self._loop.call_soon_threadsafe(_end_later, tally, permits, used, *outcome)
 
 
-def _end_later(tally: PlainTally, outcome: str, complete: bool, error: str | None) -> None:
+def _end_later(
+    tally: PlainTally,
+    permits: Permits | None,
+    used: Usage,
+    outcome: str,
+    complete: bool,
+    error: str | None,
+) -> None:
     tally.end(outcome, complete=complete, error=error)
+    if permits is not None:
+        permits.settle(used)
 
 
 def _no_events(chunk: bytes) -> bool:

@@ -49,17 +49,23 @@ async def answered(
         kind = reply.headers.get("content-type", "")
         if "json" not in kind and "html" not in kind:
             return _reply(reply, PlainStream(reply, tally, name), name, taken)
-    body = await reply.read()
-    kind = reply.headers.get("content-type", "")
-    data = wire.read_object(body, provider=name, content_type=kind)
-    error = wire.error_in(data)
-    if error is not None:
-        raise ErrorInBody(
-            wire.error_message(error, "an error came inside a 200 answer"),
-            provider=name,
-            body=error,
-        )
+    reply.keep()
+    try:
+        body = await reply.read()
+        kind = reply.headers.get("content-type", "")
+        data = wire.read_object(body, provider=name, content_type=kind)
+        failure = wire.error_in(data)
+        if failure is not None:
+            raise ErrorInBody(
+                wire.error_message(failure, "an error came inside a 200 answer"),
+                provider=name,
+                body=failure,
+            )
+    except BaseException as error:
+        reply.settle(None, error)
+        raise
     tally.answered(data)
+    reply.settle(tally.usage)
     if whole:
         answer = _reply(reply, body, name, taken)
         answer.data = data

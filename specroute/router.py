@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import httpx2
@@ -22,6 +22,7 @@ from specroute.exchange import OnReport, Reply, Resolved, RouterRequest, Specula
 from specroute.http import wire
 from specroute.http.client import LIMITS, HttpClient
 from specroute.http.deadline import Deadline
+from specroute.http.gate import Gate
 from specroute.http.supervisor import Supervisor
 from specroute.outgoing import forwardable, rewrite
 from specroute.replies import speculated
@@ -40,6 +41,7 @@ class Router:
     ``http_client``: the httpx2 client to reach every provider with, never closed here; without
     one, an own one is made. ``on_report`` is called with each final report; what it raises is
     logged. ``direct``: the plain client: requests go where they are addressed, as they are.
+    ``gates``: asked before each call to a provider, told how it went.
     """
 
     def __init__(
@@ -50,13 +52,14 @@ class Router:
         on_report: OnReport | None = None,
         speculation: Speculation | None = None,
         direct: bool = False,
+        gates: Sequence[Gate] = (),
     ) -> None:
         self.direct = direct
         self.supervisor = Supervisor()
         self._on_report = on_report
         self._own_client = http_client is None
         self.http_client = http_client or httpx2.AsyncClient(limits=LIMITS, timeout=None)
-        self.routes = Routes(config, self.http_client, self.supervisor, direct=direct)
+        self.routes = Routes(config, self.http_client, self.supervisor, direct=direct, gates=gates)
         self.speculation = speculation or self._speculator()
         self._rng = random.Random()
         self.closed = False

@@ -19,6 +19,7 @@ from specroute.errors import RequestError, UnknownModel
 from specroute.exchange import Resolved, RouterRequest
 from specroute.http import wire
 from specroute.http.client import HttpClient
+from specroute.http.gate import Gate
 from specroute.http.supervisor import Supervisor
 from specroute.ledger import Price, price_for
 from specroute.probed import refined
@@ -33,6 +34,7 @@ class Routes:
     """One config, ready to be asked. ``http_client`` is shared and never closed here.
 
     ``direct``: the plain client: requests go where they are addressed, as they are.
+    ``gates``: asked before each call to a provider.
     """
 
     def __init__(
@@ -42,11 +44,13 @@ class Routes:
         supervisor: Supervisor,
         *,
         direct: bool = False,
+        gates: Sequence[Gate] = (),
     ) -> None:
         self.config = config
         self.direct = direct
         self._http_client = http_client
         self._supervisor = supervisor
+        self._gates = gates
         self._clients: dict[str, HttpClient] = {}
         self._capabilities: dict[tuple[str, str], Capabilities] = {}
         self._timeouts: dict[tuple[str, float | None, float | None, bool], Timeouts] = {}
@@ -105,6 +109,7 @@ class Routes:
                 client=self._http_client,
                 profile_auth=load_profile(provider.profile).auth,
                 supervisor=self._supervisor,
+                gates=self._gates,
             )
         return client
 

@@ -54,7 +54,7 @@ def remote_drafter(
     timeouts = replace(provider.timeouts, total=min(provider.timeouts.total, PATIENCE))
 
     async def post(path: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-        reply = await http.post_json(path, payload, Deadline(timeouts))
+        reply = await http.post_json(path, payload, Deadline(timeouts), purpose="draft")
         return reply.data
 
     capabilities = capabilities_for(load_profile(provider.profile), provider, model)

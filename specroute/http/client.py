@@ -25,9 +25,11 @@ from specroute.errors import (
 from specroute.http import wire
 from specroute.http.deadline import Deadline
 from specroute.http.events import EventStream, Ready
+from specroute.http.gate import Departure, Gate, Permits, enter
 from specroute.http.reply import Body, OpenReply
 from specroute.http.supervisor import Supervisor
 from specroute.http.watch import Watch
+from specroute.types import Usage
 
 MAX_REDIRECTS = 20
 LIMITS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
@@ -55,6 +57,9 @@ class Call:
     follow_redirects: bool = True
     send_options: Mapping[str, Any] = field(default_factory=dict)
     """Passed to ``httpx2.AsyncClient.send`` (``auth``)."""
+    model: str = ""
+    purpose: str = "other"
+    """What the gates are told: see :class:`~specroute.http.gate.Departure`."""
     built: httpx2.Request | None = field(default=None, repr=False)
     """The request made of the above, kept for another attempt."""
 
@@ -76,6 +81,7 @@ class HttpClient:
 
     ``client``: the httpx2 client to send with (shared, never closed here); without one, an own
     one is made on first use. ``profile_auth``: how the key travels, ``bearer | api-key | none``.
+    ``gates``: asked before each call, in this order.
     Raises :class:`ConfigError` for a key that can't be a header.
     """
 
@@ -86,8 +92,10 @@ class HttpClient:
         client: httpx2.AsyncClient | None = None,
         profile_auth: str = "bearer",
         supervisor: Supervisor | None = None,
+        gates: Sequence[Gate] = (),
     ) -> None:
         self.provider = provider
+        self.gates = tuple(gates)
         self.supervisor = supervisor or Supervisor()
         self._client = client
         self._owns_client = client is None
@@ -164,8 +172,10 @@ class HttpClient:
         ``decode=False`` leaves a ``Content-Encoding`` as it is. Redirects are followed within the
         same origin; to another one only a GET or HEAD is, without any credentials. Raises
         :class:`ConnectFailed`, :class:`DeadlineExceeded` (before the headers: ``connect``,
-        ``first_token`` or ``total``), :class:`BadAnswer` for a refused redirect.
+        ``first_token`` or ``total``), :class:`BadAnswer` for a refused redirect, and whatever a
+        gate refuses the call with.
         """
+        permits = await self._enter(call, deadline) if self.gates else None
         request = call.request
         if request is None:
             request = call.built
@@ -174,11 +184,23 @@ class HttpClient:
         watch = Watch(deadline, self.provider.name)
         try:
             response = await self._exchange(request, call, watch)
-        except BaseException:
+        except BaseException as error:
             watch.stop()
+            if permits is not None:
+                permits.settle(None, error)
             raise
-        body = Body(response, watch, self.provider.name, self.supervisor, decode)
+        if permits is not None:
+            permits.arrived(response.status_code, response.headers)
+        body = Body(response, watch, self.provider.name, self.supervisor, decode, permits)
         return OpenReply(response, body, watch)
+
+    async def _enter(self, call: Call, deadline: Deadline) -> Permits:
+        content = call.content if isinstance(call.content, bytes) else None
+        if call.request is not None:
+            content = getattr(call.request, "_content", None)
+        return await enter(
+            self.gates, Departure(self.provider, call.model, call.purpose, content, deadline)
+        )
 
     async def _exchange(self, request: httpx2.Request, call: Call, watch: Watch) -> httpx2.Response:
         origin = request.url
@@ -263,24 +285,21 @@ class HttpClient:
         payload: Mapping[str, Any],
         deadline: Deadline,
         *,
+        purpose: str = "other",
         headers: Mapping[str, str] = {},
         root: bool = False,
     ) -> JsonReply:
         """POST JSON, read a JSON object. No retries, but for a connection found closed.
 
+        ``purpose``: as in :class:`~specroute.types.Attempt`.
         Raises :class:`StatusError` for 4xx/5xx, :class:`ErrorInBody` for an error inside a 200,
         :class:`BadAnswer` for anything that is no JSON object, and what :meth:`send` raises.
         """
         started = deadline.clock()
-        reply = await self._send_json(path, payload, headers, "application/json", root, deadline)
-        body = await reply.read()
-        self._check_status(reply, body)
-        data = wire.read_object(
-            body,
-            provider=self.provider.name,
-            content_type=reply.headers.get("content-type", ""),
+        reply = await self._send_json(
+            self._json_call(path, payload, headers, "application/json", root, purpose), deadline
         )
-        self._check_error(data)
+        data = await self._json_in(reply)
         seconds = deadline.clock() - started
         return JsonReply(data, reply.headers, seconds, reply.request_id, reply.status)
 
@@ -290,6 +309,7 @@ class HttpClient:
         payload: Mapping[str, Any],
         deadline: Deadline,
         *,
+        purpose: str = "other",
         headers: Mapping[str, str] = {},
         root: bool = False,
     ) -> EventStream:
@@ -297,35 +317,40 @@ class HttpClient:
 
         Retries and raises as :meth:`post_json`. A JSON answer instead of events becomes one chunk.
         """
-        reply = await self._send_json(path, payload, headers, "text/event-stream", root, deadline)
-        if reply.status >= 300:
-            self._check_status(reply, await reply.read())
+        reply = await self._send_json(
+            self._json_call(path, payload, headers, "text/event-stream", root, purpose), deadline
+        )
         kind = reply.headers.get("content-type", "")
-        if "json" in kind or "html" in kind:
-            data = wire.read_object(
-                await reply.read(), provider=self.provider.name, content_type=kind
-            )
-            self._check_error(data)
+        if reply.status >= 300 or "json" in kind or "html" in kind:
+            data = await self._json_in(reply)
             return Ready(reply, self.provider.name, wire.as_chunks(data))
         return EventStream(reply, self.provider.name)
 
-    async def _send_json(
-        self,
-        path: str,
-        payload: Mapping[str, Any],
-        headers: Mapping[str, str],
-        accept: str,
-        root: bool,
-        deadline: Deadline,
-    ) -> OpenReply:
+    async def _json_in(self, reply: OpenReply) -> dict[str, Any]:
+        """The JSON object of an answer that is read to its end here."""
+        reply.keep()
+        try:
+            body = await reply.read()
+            self._check_status(reply, body)
+            kind = reply.headers.get("content-type", "")
+            data = wire.read_object(body, provider=self.provider.name, content_type=kind)
+            self._check_error(data)
+        except BaseException as error:
+            reply.settle(None, error)
+            raise
+        reply.settle(Usage.from_wire(data.get("usage")))
+        return data
+
+    async def _send_json(self, call: Call, deadline: Deadline) -> OpenReply:
         """Send once, and again if the connection broke before any answer: servers close kept-alive
         connections without a word (llama.cpp does after every stream)."""
         try:
-            return await self.send(self._json_call(path, payload, headers, accept, root), deadline)
+            return await self.send(call, deadline)
         except ConnectFailed as error:
             if not isinstance(error.__cause__, _STALE):
                 raise
-        return await self.send(self._json_call(path, payload, headers, accept, root), deadline)
+        call.built = None
+        return await self.send(call, deadline)
 
     def _json_call(
         self,
@@ -334,6 +359,7 @@ class HttpClient:
         headers: Mapping[str, str],
         accept: str,
         root: bool,
+        purpose: str,
     ) -> Call:
         return Call(
             "POST",
@@ -347,6 +373,8 @@ class HttpClient:
             ],
             content=wire.dumps(payload),
             root=root,
+            model=str(payload.get("model", "")),
+            purpose=purpose,
         )
 
     def _check_status(self, reply: OpenReply, body: bytes) -> None:

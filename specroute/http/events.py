@@ -16,6 +16,7 @@ from specroute.errors import (
 from specroute.http import wire
 from specroute.http.reply import OpenReply, truncated
 from specroute.http.sse import SseDecoder, SseEvent
+from specroute.types import Usage
 
 
 class EventStream:
@@ -32,10 +33,13 @@ class EventStream:
         self.request_id = reply.request_id
         self.finished = False
         """A ``finish_reason`` or ``[DONE]`` was seen."""
+        self.usage: Usage | None = None
+        """What the call used, as far as its reader knows: set by whoever reads the events."""
         self._provider = provider
         self._decoder = SseDecoder(provider)
         self._ready: list[SseEvent] = []
         self._over = False
+        reply.keep()
 
     def __aiter__(self) -> Self:
         return self
@@ -43,10 +47,12 @@ class EventStream:
     async def __anext__(self) -> SseEvent:
         try:
             event = await self._next()
-        except BaseException:
+        except BaseException as error:
+            self.reply.settle(self.usage, error)
             await self.aclose()
             raise
         if event is None:
+            self.reply.settle(self.usage)
             raise StopAsyncIteration
         return event
 
@@ -94,6 +100,7 @@ class EventStream:
         """End the stream and its upstream request; idempotent."""
         self._over = True
         self._ready.clear()
+        self.reply.settle(self.usage)
         await self.reply.aclose()
 
     async def __aenter__(self) -> Self:

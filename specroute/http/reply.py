@@ -18,8 +18,10 @@ from specroute.errors import (
     StreamAbandoned,
     StreamTruncated,
 )
+from specroute.http.gate import Permits
 from specroute.http.supervisor import Supervisor
 from specroute.http.watch import Watch
+from specroute.types import Usage
 
 DRAIN_S = 0.1
 """How long to wait for a stream's end after ``[DONE]``, so that the connection can be reused."""
@@ -53,6 +55,21 @@ class OpenReply:
     def on_abandoned(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` when the idle limit ends this; it must not hold the reply."""
         self._body.on_abandoned = callback
+
+    @property
+    def permits(self) -> Permits | None:
+        """What :meth:`settle` tells, for a finaliser that may not hold the reply."""
+        return self._body.permits
+
+    def keep(self) -> None:
+        """Whoever reads this knows more of its end than the connection does and calls
+        :meth:`settle`; closing alone no longer does."""
+        self._body.kept = True
+
+    def settle(self, usage: Usage | None = None, error: BaseException | None = None) -> None:
+        """Tell the gates how the call ended; only the first time counts."""
+        if self._body.permits is not None:
+            self._body.permits.settle(usage, error)
 
     async def chunk(self) -> bytes | None:
         """The next bytes of the body, ``None`` at its end.
@@ -103,6 +120,8 @@ class OpenReply:
         body = getattr(self, "_body", None)
         if body is not None and not body.closed:
             body.abandon_soon()
+        elif body is not None and body.permits is not None:
+            body.permits.settle()
 
 
 class Body:
@@ -119,7 +138,9 @@ class Body:
         "abandoned",
         "closed",
         "decoded",
+        "kept",
         "on_abandoned",
+        "permits",
     )
 
     def __init__(
@@ -129,6 +150,7 @@ class Body:
         provider: str,
         supervisor: Supervisor,
         decode: bool,
+        permits: Permits | None = None,
     ) -> None:
         self._response = response
         self._watch = watch
@@ -138,6 +160,8 @@ class Body:
         self._reading = False
         self.closed = False
         self.abandoned = False
+        self.permits = permits
+        self.kept = False
         self.on_abandoned: Callable[[], None] | None = None
         encoding = response.headers.get("content-encoding", "identity")
         self.decoded = decode and encoding != "identity"
@@ -198,6 +222,7 @@ class Body:
             return
         # After a deadline or a cancellation, not every transport closes by itself.
         self._reading = False
+        self._settle(error)
         await self.aclose()
         if isinstance(error, httpx2.TimeoutException):
             raise self._watch.passed() from error
@@ -214,6 +239,7 @@ class Body:
             return
         self.closed = True
         self._watch.stop()
+        self._settle(None)
         try:
             if not self._reading:
                 close = getattr(self._iterator, "aclose", None)
@@ -222,8 +248,13 @@ class Body:
         finally:
             await self._response.aclose()
 
+    def _settle(self, error: BaseException | None) -> None:
+        if self.permits is not None and not self.kept:
+            self.permits.settle(None, error)
+
     def _idle(self) -> None:
         self.abandoned = True
+        self.kept = False
         if self.on_abandoned is not None:
             self.on_abandoned()
         self._supervisor.spawn(self.aclose(), name="end of a stream nobody reads")
@@ -234,6 +265,7 @@ class Body:
             self._loop.call_soon_threadsafe(self._spawn_close)
 
     def _spawn_close(self) -> None:
+        self.kept = False
         if not self.closed:
             self._supervisor.spawn(self.aclose(), name="end of a dropped stream")
 

@@ -216,7 +216,7 @@ async def _generate(
     if caps.token_ids_param and vocabulary is not None:
         call[caps.token_ids_param] = True
     with book.attempt(str(target.ref), "calibrate") as entry:
-        reply = await target.http.post_json(path, call, deadline)
+        reply = await target.http.post_json(path, call, deadline, purpose="calibrate")
         entry.request_id = reply.request_id
         entry.usage = Usage.from_wire(reply.data.get("usage"))
     choice = entries.choice_of(reply.data)

@@ -105,7 +105,11 @@ class Probe:
         try:
             with self.book.attempt(str(self.target.ref), "probe") as entry:
                 reply = await self.http.post_json(
-                    path, {"model": self.target.ref.model, **body}, self.deadline(), root=root
+                    path,
+                    {"model": self.target.ref.model, **body},
+                    self.deadline(),
+                    root=root,
+                    purpose="probe",
                 )
                 told = Usage.from_wire(reply.data.get("usage"))
                 entry.usage = Usage(0, 0, 0) if root else told

@@ -47,7 +47,7 @@ async def score(
     request = dialect.request(ask)
     with book.attempt(str(target.ref), purpose) as entry:
         reply = await target.http.post_json(
-            request.path, request.payload, deadline, root=request.root
+            request.path, request.payload, deadline, root=request.root, purpose=purpose
         )
         entry.request_id = reply.request_id
         entry.usage = Usage.from_wire(reply.data.get("usage"))
@@ -122,7 +122,7 @@ async def draw(
     if caps.token_ids_param:
         body[caps.token_ids_param] = True
     with book.attempt(str(target.ref), "draw") as entry:
-        reply = await target.http.post_json(COMPLETIONS, body, deadline)
+        reply = await target.http.post_json(COMPLETIONS, body, deadline, purpose="draw")
         entry.request_id = reply.request_id
         entry.usage = Usage.from_wire(reply.data.get("usage"))
         return _drawn(target, reply.data, request)

@@ -56,18 +56,20 @@ async def pieces(
         received = 0
         shown: Usage | None = None
         try:
-            stream = await http.post_stream(path, payload, deadline)
+            stream = await http.post_stream(path, payload, deadline, purpose=purpose)
             entry.request_id = stream.request_id
             async with stream:
                 async for event in stream:
                     data = event.data
                     piece = _read(data)
                     if isinstance(data.get("usage"), dict):
-                        shown = Usage.from_wire(data["usage"])
+                        shown = stream.usage = Usage.from_wire(data["usage"])
                         piece = replace(piece or Piece(), usage=shown)
                     if piece is None:
                         continue
                     received += piece.tokens if piece.tokens is not None else bool(piece.text)
+                    if shown is None:
+                        stream.usage = Usage(prompt_tokens, received, None)
                     yield piece
         finally:
             entry.estimated = shown is None

@@ -111,7 +111,7 @@ async def _ask(
     try:
         with book.attempt(str(target.ref), "render") as entry:
             entry.usage = Usage(0, 0, 0)
-            reply = await target.http.post_json(path, body, deadline, root=True)
+            reply = await target.http.post_json(path, body, deadline, root=True, purpose="render")
             entry.request_id = reply.request_id
     except StatusError as error:
         if error.status in (401, 403, 408, 409, 429) or error.status >= 500:
