@@ -18,7 +18,15 @@ from urllib.parse import urlsplit
 from specroute import bundled_data, tables
 from specroute.errors import ConfigError
 
-SCORE_DIALECTS = ("echo", "prompt_logprobs", "echo_last", "generate", "fanout", "mistral")
+SCORE_DIALECTS = (
+    "echo",
+    "prompt_logprobs",
+    "echo_last",
+    "generate",
+    "native_fanout",
+    "fanout",
+    "mistral",
+)
 PREFILL_DIALECTS = (
     "continue_final_message",
     "prefix",
@@ -56,7 +64,8 @@ class Capabilities:
     min_max_tokens: int = 1
     score: tuple[str, ...] = ()
     """Scoring dialects, best first: ``echo``, ``prompt_logprobs``, ``echo_last``, ``generate``,
-    ``fanout``, ``mistral``. A list may name one that shows log-probabilities and ``fanout``."""
+    ``native_fanout``, ``fanout``, ``mistral``. A list may name one that shows log-probabilities
+    and a fan-out."""
     echo_max_logprobs: int | None = None
     """Largest ``logprobs=N`` on /completions, with echo or without."""
     echo_shape: str = "choices"
@@ -82,6 +91,9 @@ class Capabilities:
     """Request field that makes logprob tokens come as ``token_id:N``."""
     template: str | None = None
     """``tokenize`` (POST /tokenize with messages) or ``apply-template``: renders chat prompts."""
+    tokenize: str | None = None
+    """POST /tokenize turns a text into ids, given as ``prompt`` (vLLM) or ``content`` (llama.cpp).
+    Where it renders chats (``template``), ``prompt`` goes without saying."""
     prefill: str | None = None
     """``continue_final_message | prefix | partial | trailing_assistant | body_prefix``; a file
     says ``none`` where there is known to be none."""
@@ -171,6 +183,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "zero_max_tokens": ("refused", "unlimited", "echo_only", "evaluate"),
     "logprobs": ("raw", "processed"),
     "template": ("tokenize", "apply-template"),
+    "tokenize": ("prompt", "content"),
     "sampling_defaults": ("openai", "model"),
     "seed_param": ("seed", "random_seed"),
     "unknown_fields": ("ignored", "refused"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -92,6 +93,24 @@ def agrees(vocabulary: Vocabulary, answers: Mapping[str, Sequence[int]]) -> bool
     if len(first) == 1 and first <= vocabulary.special_ids:
         ids = {text: got[1:] for text, got in ids.items()}
     return bool(ids) and all(vocabulary.encode(text) == got for text, got in ids.items())
+
+
+ALIKE = 0.9
+"""The share of ids in common from which on two cuts of one text are the same vocabulary's."""
+
+
+def reads(vocabulary: Vocabulary, text: str, ids: Sequence[int]) -> bool:
+    """Whether a server's ``ids`` for ``text`` are this vocabulary's tokens.
+
+    They may be cut a little differently: llama.cpp splits a few rare characters (a ligature, say)
+    into other tokens of the same vocabulary than the tokenizer that the model was made with.
+    """
+    own = vocabulary.encode(text)
+    if own == tuple(ids):
+        return True
+    if not all(0 <= token < vocabulary.size for token in ids) or vocabulary.decode(ids) != text:
+        return False
+    return SequenceMatcher(None, own, tuple(ids), autojunk=False).ratio() >= ALIKE
 
 
 def load_vocabulary(name_or_dir: str | Path) -> Vocabulary:

@@ -288,10 +288,13 @@ class HttpClient:
         purpose: str = "other",
         headers: Mapping[str, str] = {},
         root: bool = False,
+        listed: bool = False,
     ) -> JsonReply:
         """POST JSON, read a JSON object. No retries, but for a connection found closed.
 
         ``purpose``: as in :class:`~specroute.types.Attempt`.
+        ``listed``: the answer may be a list of objects, and is then ``{"answers": list}``.
+
         Raises :class:`StatusError` for 4xx/5xx, :class:`ErrorInBody` for an error inside a 200,
         :class:`BadAnswer` for anything that is no JSON object, and what :meth:`send` raises.
         """
@@ -299,7 +302,7 @@ class HttpClient:
         reply = await self._send_json(
             self._json_call(path, payload, headers, "application/json", root, purpose), deadline
         )
-        data = await self._json_in(reply)
+        data = await self._json_in(reply, listed=listed)
         seconds = deadline.clock() - started
         return JsonReply(data, reply.headers, seconds, reply.request_id, reply.status)
 
@@ -326,14 +329,15 @@ class HttpClient:
             return Ready(reply, self.provider.name, wire.as_chunks(data))
         return EventStream(reply, self.provider.name)
 
-    async def _json_in(self, reply: OpenReply) -> dict[str, Any]:
+    async def _json_in(self, reply: OpenReply, *, listed: bool = False) -> dict[str, Any]:
         """The JSON object of an answer that is read to its end here."""
         reply.keep()
         try:
             body = await reply.read()
             self._check_status(reply, body)
             kind = reply.headers.get("content-type", "")
-            data = wire.read_object(body, provider=self.provider.name, content_type=kind)
+            read = wire.read_answers if listed else wire.read_object
+            data = read(body, provider=self.provider.name, content_type=kind)
             self._check_error(data)
         except BaseException as error:
             reply.settle(None, error)

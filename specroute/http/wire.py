@@ -43,6 +43,13 @@ def read_object(body: bytes, *, provider: str, content_type: str = "") -> dict[s
     return value
 
 
+def read_answers(body: bytes, *, provider: str, content_type: str = "") -> dict[str, Any]:
+    """As :func:`read_object`; a JSON list of objects is taken as ``{"answers": list}``."""
+    if body.lstrip()[:1] == b"[":
+        body = b'{"answers":' + body + b"}"
+    return read_object(body, provider=provider, content_type=content_type)
+
+
 def describe(body: bytes, content_type: str = "") -> str:
     """A short description of an unexpected body, for messages."""
     if not body.strip():

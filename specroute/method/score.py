@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"\s*(<.+>|\[.+\])\s*", re.DOTALL)
 """How special tokens are called: ``</s>``, ``<|im_end|>``, ``[EOS]``."""
 RETOKENISED = "retokenised: the target saw the committed text cut into tokens by its server"
+REDRAWN = "a token that the target had drawn was not shown, and drawn anew"
 UNFINISHED = "a rejection was left unfinished: its residual token could not be drawn"
 
 Key = int | str
@@ -63,9 +64,11 @@ async def run(session: Session) -> AsyncGenerator[Event]:
         try:
             if k == 0 or alone:
                 one = await _one(session)
-                yield one
                 if isinstance(one, Handover):
+                    _loosen_for_redrawing(session)
+                    yield one
                     return
+                yield one
                 alone = False
                 continue
             started = session.clock()
@@ -103,14 +106,20 @@ async def run(session: Session) -> AsyncGenerator[Event]:
         commits, end = _commits(session, view, verdict)
         for commit in commits:
             yield commit
-        if verdict.cut is not None:
-            yield Handover(verdict.cut)
-            return
-        if end is not None:
-            yield end
+        if verdict.cut is not None or end is not None:
+            if session.judge is Judge.DRAWS:
+                _loosen_for_redrawing(session)
+            yield end or Handover(verdict.cut or "")
             return
         # A draft of nothing but space may be held back whole: another would be as well.
         alone = alone or not commits
+
+
+def _loosen_for_redrawing(session: Session) -> None:
+    """A hand-over draws anew what the target drew and did not show in full: above T = 0 tokens that
+    can be shown are then a little too likely."""
+    if not session.request.greedy:
+        session.loosen(Exactness.HEURISTIC, REDRAWN)
 
 
 async def _score(session: Session, proposal: Proposal) -> View:

@@ -20,7 +20,7 @@ from specroute.target.dialects import Dialect, Form, agreement, dialects_of, ent
 from specroute.target.scoring import score
 from specroute.target.view import BadEvidence, checked_logprob
 from specroute.types import Usage
-from specroute.vocabulary import PROBE_TEXTS, Vocabulary
+from specroute.vocabulary import PROBE_TEXTS, Vocabulary, reads
 
 if TYPE_CHECKING:
     from specroute.book import Book
@@ -128,7 +128,10 @@ async def _first_form(
 ) -> tuple[Form | None, str]:
     """(the best form of the context in which the dialect agrees with what the target said, or
     ``None`` and why there is none)."""
-    problem = "no vocabulary is known whose ids are the server's"
+    problem = (
+        f"{dialect.name} needs token ids, and no vocabulary is known whose ids are the server's "
+        "(name the model's 'tokenizer' in the config)"
+    )
     for form in forms:
         if form == "ids" and (said.ids is None or prompt.ids is None):
             continue
@@ -171,17 +174,15 @@ async def _vocabulary(
 ) -> Vocabulary | None:
     """The first vocabulary whose ids are the server's, by its own ``/tokenize`` where it has one;
     without one the configured tokenizer is taken at its word and the scored ids must agree."""
-    if target.capabilities.template != "tokenize":
+    if templates.tokenizes(target.capabilities) is None:
         return target.tokenizer
     text = "\n".join(PROBE_TEXTS)
     try:
-        ids, _ = await templates.tokenize(
-            target, {"prompt": text, "add_special_tokens": False}, book, deadline
-        )
+        ids = await templates.text_ids(target, text, book, deadline, special=False)
     except templates.NoTemplate:
         return target.tokenizer
     candidates = [target.tokenizer, *vocabularies] if target.tokenizer else list(vocabularies)
-    return next((v for v in candidates if v.encode(text) == ids), None)
+    return next((v for v in candidates if reads(v, text, ids)), None)
 
 
 @dataclass(frozen=True, slots=True)

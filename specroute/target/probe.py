@@ -238,7 +238,11 @@ async def _template(probe: Probe) -> list[Finding]:
         ]
     text = await probe.post("/apply-template", {"messages": messages}, root=True)
     if text.ok and isinstance(text.data.get("prompt"), str):
-        return [Finding("template", "apply-template", f"{text.data['prompt'][:30]!r}")]
+        found = [Finding("template", "apply-template", f"{text.data['prompt'][:30]!r}")]
+        cut = await probe.post("/tokenize", {"content": SENTENCE, "add_special": True}, root=True)
+        if cut.ok and isinstance(cut.data.get("tokens"), list) and cut.data["tokens"]:
+            found.append(Finding("tokenize", "content", f"{len(cut.data['tokens'])} ids"))
+        return found
     return [Finding("template", None, f"/tokenize {ids.said}, /apply-template {text.said}")]
 
 

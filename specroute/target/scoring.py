@@ -47,7 +47,12 @@ async def score(
     request = dialect.request(ask)
     with book.attempt(str(target.ref), purpose) as entry:
         reply = await target.http.post_json(
-            request.path, request.payload, deadline, root=request.root, purpose=purpose
+            request.path,
+            request.payload,
+            deadline,
+            root=request.root,
+            listed=request.listed,
+            purpose=purpose,
         )
         entry.request_id = reply.request_id
         entry.usage = Usage.from_wire(reply.data.get("usage"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specroute.context import Prompt
 from specroute.errors import StatusError
+from specroute.profiles import Capabilities
 from specroute.request import CHAT, TextRequest
 from specroute.types import Usage
 
@@ -43,7 +44,7 @@ async def render(target: Target, request: TextRequest, book: Book, deadline: Dea
         return Prompt(request.messages, None, ids)
     if kind == "apply-template":
         text = await apply_template(target, request, book, deadline)
-        return Prompt(request.messages, text)
+        return Prompt(request.messages, text, await _useful_ids(target, text, book, deadline))
     if target.tokenizer is not None:
         if any(not isinstance(m.get("content"), str) for m in request.messages or ()):
             raise NoTemplate("a message's content is a list of parts, which only a server renders")
@@ -72,19 +73,43 @@ async def _completion(
     if isinstance(request.prompt, tuple):
         return Prompt(None, None, request.prompt)
     text = request.prompt or ""
-    if target.capabilities.template == "tokenize" and target.capabilities.id_prompts:
-        ids, limit = await tokenize(
-            target, {"prompt": text, "add_special_tokens": True}, book, deadline
-        )
-        target.learned.max_context = limit or target.learned.max_context
-        return Prompt(None, text, ids)
-    return Prompt(None, text)
+    return Prompt(None, text, await _useful_ids(target, text, book, deadline))
+
+
+async def _useful_ids(
+    target: Target, text: str, book: Book, deadline: Deadline
+) -> tuple[int, ...] | None:
+    """The server's own ids of a whole prompt; ``None`` where it takes none or gives none, or where
+    nobody here could read them."""
+    caps = target.capabilities
+    known = target.learned.vocabulary is not None or caps.template == "tokenize"
+    if not (caps.id_prompts and known and tokenizes(caps)):
+        return None
+    return await text_ids(target, text, book, deadline, special=True)
+
+
+def tokenizes(capabilities: Capabilities) -> str | None:
+    """The field in which /tokenize takes a text, ``None`` where it takes none."""
+    return capabilities.tokenize or ("prompt" if capabilities.template == "tokenize" else None)
+
+
+async def text_ids(
+    target: Target, text: str, book: Book, deadline: Deadline, *, special: bool
+) -> tuple[int, ...]:
+    """A text's ids, by the server; ``special``: with what the server puts before a prompt (BOS)."""
+    if tokenizes(target.capabilities) == "content":
+        what = {"content": text, "add_special": special, "parse_special": True}
+    else:
+        what = {"prompt": text, "add_special_tokens": special}
+    ids, limit = await tokenize(target, what, book, deadline)
+    target.learned.max_context = limit or target.learned.max_context
+    return ids
 
 
 async def tokenize(
     target: Target, what: Mapping[str, Any], book: Book, deadline: Deadline
 ) -> tuple[tuple[int, ...], int | None]:
-    """vLLM's ``POST /tokenize``: (ids, the model's longest context or ``None``)."""
+    """``POST /tokenize``: (ids, the model's longest context or ``None``)."""
     body = {"model": target.ref.model, **what}
     data = await _ask(target, "/tokenize", body, book, deadline)
     ids, limit = data.get("tokens"), data.get("max_model_len")

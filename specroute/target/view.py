@@ -49,7 +49,8 @@ class Position:
 class Sample:
     """What the target itself drew at one place, under the caller's sampling settings.
 
-    No token and ``finish == "stop"``: it ended the answer there.
+    No token and ``finish == "stop"``: it ended the answer there. No token and another finish: the
+    server drew one that it does not show.
     """
 
     tokens: tuple[int | str, ...]

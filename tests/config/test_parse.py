@@ -206,7 +206,7 @@ REFUSED = [
     (
         {"providers": {"lab": {**LAB, "capabilities": {"score": ["ecko"]}}}},
         "providers.lab.capabilities.score: expected one of 'echo', 'prompt_logprobs', 'echo_last', "
-        "'generate', 'fanout', 'mistral', got ['ecko'] (did you mean 'echo'?)",
+        "'generate', 'native_fanout', 'fanout', 'mistral', got ['ecko'] (did you mean 'echo'?)",
     ),
     (
         {"providers": {"lab": {**LAB, "capabilities": {"score": "echo"}}}},

@@ -10,8 +10,11 @@ import pytest
 
 from specroute import ConfigError, report
 from specroute.reference.running import ReferenceServer
+from tests.engine.answers import TEXT, EchoDrafter, ask, script
+from tests.engine.test_faults import through
 from tests.engine.world import World, speculating
 from tests.support.distribution import total_variation, tv_quantile
+from tests.support.proxy import Fault
 
 START = "a"
 
@@ -151,3 +154,37 @@ async def test_lossy_rules_need_their_label() -> None:
         with pytest.raises(ConfigError, match="exactness = 'heuristic'"):
             async with speculating(world, server, policy=lossy):
                 pass
+
+
+@pytest.mark.parametrize(("temperature", "label"), [(0, "exact-greedy"), (0.8, "heuristic")])
+async def test_a_draw_that_is_not_shown_costs_its_place_and_not_the_dialect(
+    temperature: float, label: str
+) -> None:
+    """As llama.cpp hides a token inside a character: what stands before it is kept, the target goes
+    on by itself, and the next request is scored again. Above T = 0 the label says that a draw was
+    made twice."""
+    hidden = script()["vocabulary"].index("six")
+
+    def hide(data: Any) -> None:
+        for choice in data["choices"]:
+            shown = choice.get("logprobs") or {}
+            if shown.get("tokens") == [f"token_id:{hidden}"]:
+                choice |= {"text": "\ufffd", "logprobs": None}
+
+    def judge(path: str, body: Any, n: int) -> Fault | None:
+        many = isinstance(body.get("prompt"), list) and isinstance(body["prompt"][0], list)
+        return Fault("edit", value=hide) if many else None
+
+    drafter = EchoDrafter(script())
+    with ReferenceServer(script()) as server:
+        fanout = {"score": ["fanout"]}
+        async with through(server, judge, drafter=drafter, capabilities=fanout) as (client, _):
+            for _ in range(2):
+                got = await ask(client, temperature=temperature)
+                assert got.text == TEXT
+                assert got.report is not None
+                assert (got.report.method, got.report.exactness) == ("score", label)
+                assert got.report.accepted >= 8
+                assert got.report.notes == ("a token without readable text",)
+            (target,) = client.router.speculation.pool.targets.values()
+            assert target.learned.sampler is not None

@@ -12,15 +12,9 @@ from tests.live import agreement, checks
 from tests.live.agreement import Plain
 from tests.live.prompts import COPYING
 from tests.live.servers import Server
-from tests.live.setup import MODEL
 
 PREFILL = "trailing_assistant"
 DRAFTS = {"ngram": "n-gram draft", "same": "local draft"}
-BY_IDS = {
-    "score": ["fanout"], "completions": True, "id_prompts": True, "list_prompts": True,
-    "chat_max_logprobs": 20, "logprobs": "raw", "prefill": PREFILL, "stream_usage": True,
-}  # fmt: skip
-"""What llama-server can do, without its ``/apply-template``: the tokenizer renders, in ids."""
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +38,17 @@ async def test_the_client_passes_plain_answers_on(
 async def test_the_probe_sees_what_the_profile_says(llama: Server, tmp_path: Path) -> None:
     """Prefill, template and lists of prompts are found by behaviour."""
     seen = await checks.probed(llama, tmp_path)
-    said = ("prefill", "prefill_repeats", "template", "id_prompts", "list_prompts")
+    said = ("prefill", "prefill_repeats", "template", "tokenize", "id_prompts", "list_prompts")
     assert {name: seen[name] for name in said} == {
         "prefill": PREFILL,
         "prefill_repeats": True,
         "template": "apply-template",
+        "tokenize": "content",
         "id_prompts": True,
         "list_prompts": True,
     }
     assert seen["stream_usage"] is True
+    assert seen["score"] == ["native_fanout"]
     assert "does not begin with the prompt" in seen["not scored by echo"]
 
 
@@ -63,13 +59,13 @@ async def test_echo_is_refused(llama: Server, plain: list[Plain], tokens: int) -
 
 
 async def test_scoring_by_fanout_agrees(llama: Server, plain: list[Plain], tokens: int) -> None:
-    """K + 1 prompts of one token each, drafted by the same model here."""
-    config = agreement.config_for(
-        llama, drafts=["same"], tokenizer=str(MODEL), profile="generic", capabilities=BY_IDS
-    )
+    """K + 1 prompts of one token each, under the server's own profile: the ids are its own, their
+    vocabulary the draft's. Drafted by the same model here."""
+    config = agreement.config_for(llama, drafts=["same"])
     said = await checks.agrees_as_often(llama, "fanout, local draft", config, plain, tokens)
-    # An answer that comes without logprobs ends the dialect; the rest is plain, and right.
-    assert checks.count(said, "score") >= 1
+    assert checks.count(said, "score") == len(said)
+    reports = [s.report for s in said if s.report is not None]
+    assert {r.exactness for r in reports} == {"exact-greedy"}
 
 
 async def test_prefix_agrees(llama: Server, copying: list[Plain], tokens: int) -> None:

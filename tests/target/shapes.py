@@ -290,3 +290,27 @@ def fanout(
             }
         )
     return {"choices": choices, "object": "text_completion", "model": "m", "usage": usage(3)}
+
+
+def native_fanout(
+    draft: Sequence[int], n: int, draws: Sequence[Sequence[int]] = ((PARIS,), (BANG,), (A,))
+) -> dict[str, Any]:
+    """llama.cpp server b11549, POST /completion with ``return_tokens``, several prompts: a list,
+    here as the client hands it on."""
+    answers = []
+    for i, draw in enumerate(draws[: len(draft) + 1]):
+        content = [objects(i + j, token, n, "id") for j, token in enumerate(draw)]
+        answers.append(
+            {
+                "index": i,
+                "content": text_of(draw),
+                "tokens": list(draw),
+                "tokens_predicted": len(draw),
+                "tokens_evaluated": len(CONTEXT) + i,
+                "truncated": False,
+                "stop_type": "eos" if draw[-1] == EOS else "limit",
+                "timings": {"cache_n": 2},
+                "completion_probabilities": content,
+            }
+        )
+    return {"answers": answers}

@@ -80,8 +80,9 @@ CASES = {
     "mistral": Case("mistral", "chat", shapes.mistral, {}, 7),
     "fanout by ids": Case("fanout", "ids", shapes.fanout),
     "fanout by text": Case("fanout", "text", shapes.fanout, {}, 0),
+    "native_fanout": Case("native_fanout", "ids", shapes.native_fanout),
 }
-ECHOING = [name for name in CASES if not name.startswith("fanout")]
+ECHOING = [name for name in CASES if "fanout" not in name]
 
 
 def expected(case: Case, draft: tuple[int, ...], n: int = N) -> tuple[Position, ...]:
@@ -205,6 +206,50 @@ def test_fanout_never_sends_a_seed() -> None:
     assert payload["top_p"] == 0.9
 
 
+def test_a_token_inside_a_character_leaves_its_place_unknown() -> None:
+    """llama.cpp shows neither its entry nor its text: that position is lost, not the answer."""
+    data = shapes.fanout((PARIS, DOT), N)
+    for text in ("", "\ufffd"):
+        data["choices"][1] |= {"text": text, "logprobs": None}
+        view = CASES["fanout by ids"].view(data)
+        assert view.samples == (
+            Sample((PARIS,), "length"),
+            Sample((), "length"),
+            Sample((A,), "length"),
+        )
+        assert view.positions[1] == Position(DOT, None, ())
+
+
+def test_native_fanout_names_every_token() -> None:
+    """Also where a token inside a character has no entry; one prompt is answered by one object."""
+    data = shapes.native_fanout((PARIS, DOT), N)
+    data["answers"][1] |= {"tokens": [HALF], "content": "", "completion_probabilities": []}
+    data["answers"].reverse()
+    view = CASES["native_fanout"].view(data)
+    assert view.samples == (
+        Sample((PARIS,), "length"),
+        Sample((HALF,), "length"),
+        Sample((A,), "length"),
+    )
+    assert view.positions == (
+        Position(PARIS, shapes.logprob(0, PARIS), tuple(shapes.top(0, N))),
+        Position(DOT, None, ()),
+    )
+    assert (view.usage.prompt_tokens, view.usage.completion_tokens) == (3 + 4 + 5, 3)
+    assert (view.usage.cached_tokens, view.before) == (6, 3)
+    (answer,) = shapes.native_fanout((), N, ((EOS,),))["answers"]
+    view = CASES["native_fanout"].view(answer, ask("ids", ()))
+    assert (view.bonus, view.finish) == ((EOS,), "stop")
+
+
+def test_native_fanout_never_sends_a_seed() -> None:
+    """One seed over several draws would make them depend on each other."""
+    asked = ask("ids", sampling={"seed": 3, "top_p": 0.9})
+    payload = DIALECTS["native_fanout"].request(asked).payload
+    assert "seed" not in payload
+    assert payload["top_p"] == 0.9
+
+
 # -- requests --------------------------------------------------------------------------------------
 
 SAMPLING = {"temperature": 0.5}
@@ -285,6 +330,19 @@ REQUESTS: list[tuple[str, str, str, dict[str, Any]]] = [
         "/completions",
         {**COMMON, **NAMED, "prompt": [SENT[:3], SENT[:4], SENT]},
     ),
+    (
+        "native_fanout",
+        "ids",
+        "/completion",
+        {
+            "model": "m",
+            "temperature": 0.5,
+            "prompt": [SENT[:3], SENT[:4], SENT],
+            "n_predict": 1,
+            "n_probs": 2,
+            "return_tokens": True,
+        },
+    ),
 ]
 
 
@@ -293,7 +351,8 @@ def test_the_request(name: str, form: str, path: str, payload: dict[str, Any]) -
     """Exactly the documented fields."""
     request = DIALECTS[name].request(ask(form, sampling=SAMPLING))
     assert (request.path, request.payload) == (path, payload)
-    assert request.root is (name == "generate")
+    assert request.root is (name in ("generate", "native_fanout"))
+    assert request.listed is (name == "native_fanout")
 
 
 def test_templated_text_gets_no_second_bos() -> None:
@@ -409,6 +468,7 @@ def shift(values: list[Any]) -> None:
 
 LOGPROBS = "choices.0.logprobs"
 PROMPT = "choices.0.prompt_logprobs"
+NATIVE = "answers.0.completion_probabilities"
 META = "meta_info"
 LIES: list[tuple[str, str, Edit, str]] = [
     # (case, lie, edit of the honest answer, what the refusal says)
@@ -652,6 +712,24 @@ LIES: list[tuple[str, str, Edit, str]] = [
         lambda d: shown(d)["content"].append(shown(d)["content"][0]),
         "2 tokens were",
     ),
+    ("native_fanout", "one answer", lambda d: d["answers"].pop(), "3 prompts were sent, 2"),
+    ("native_fanout", "an index twice", put("answers.1.index", 0), "indices"),
+    ("native_fanout", "no tokens", put("answers.1.tokens", []), "names no tokens"),
+    ("native_fanout", "no ids", put("answers.1.tokens", ["!"]), "no ids"),
+    ("native_fanout", "two tokens", put("answers.1.tokens", [BANG, A]), "1 were asked for"),
+    ("native_fanout", "two names", put("answers.1.tokens", [DOT]), "and then"),
+    ("native_fanout", "cut off", put("answers.1.truncated", True), "was made from 4"),
+    ("native_fanout", "another prompt", put("answers.1.tokens_evaluated", 7), "made from 7"),
+    ("native_fanout", "a stop word", put("answers.1.stop_type", "word"), "ended by 'word'"),
+    ("native_fanout", "positive", put(f"{NATIVE}.0.logprob", 4.0), "positive"),
+    ("native_fanout", "null", put(f"{NATIVE}.0.logprob", None), "is None"),
+    ("native_fanout", "no tops", put(f"{NATIVE}.0.top_logprobs", []), "no alternatives"),
+    (
+        "native_fanout",
+        "more probability than there is",
+        put(f"{NATIVE}.0.top_logprobs.1.logprob", -0.1),
+        "more probable|more than all",
+    ),
     ("fanout by ids", "no tops", put(f"{LOGPROBS}.content.0.top_logprobs", []), "no alternatives"),
 ]
 
@@ -782,7 +860,7 @@ def test_every_word_of_a_profile_is_a_dialect() -> None:
         ("sglang", [("generate", ("ids",)), ("echo", ("text",))]),
         ("fireworks", [("echo_last", ("ids", "text")), ("echo", ("text",))]),
         ("together", [("together", ("text",))]),
-        ("llama-server", [("fanout", ("ids", "text"))]),
+        ("llama-server", [("native_fanout", ("ids",)), ("fanout", ("ids", "text"))]),
         (
             "reference",
             [
@@ -814,4 +892,5 @@ def test_what_a_round_bills() -> None:
     echo, fanout = DIALECTS["echo"].shows, DIALECTS["fanout"].shows
     assert (echo.prompts(4), echo.output_tokens(4, 2)) == (1, 2)
     assert (fanout.prompts(4), fanout.output_tokens(4, 2)) == (5, 10)
-    assert [name for name, d in DIALECTS.items() if d.shows.keeps_cache] == ["generate", "fanout"]
+    keeping = [name for name, d in DIALECTS.items() if d.shows.keeps_cache]
+    assert keeping == ["generate", "native_fanout", "fanout"]

@@ -15,6 +15,7 @@ from specroute.target.dialects.echo_last import EchoLast
 from specroute.target.dialects.fanout import Fanout
 from specroute.target.dialects.generate import Generate
 from specroute.target.dialects.mistral import Mistral
+from specroute.target.dialects.native_fanout import NativeFanout
 from specroute.target.dialects.prompt_logprobs import PromptLogprobs
 from specroute.target.dialects.together import Together
 
@@ -29,6 +30,7 @@ DIALECTS: Mapping[str, Dialect] = {
         Generate(),
         Together(),
         Mistral(),
+        NativeFanout(),
         Fanout(),
     )
 }

@@ -92,11 +92,13 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to POST, and where. ``root``: the path starts at the server's root, not at its API."""
+    """What to POST, and where. ``root``: the path starts at the server's root, not at its API.
+    ``listed``: the answer may be a JSON list, which is then read as ``{"answers": list}``."""
 
     path: str
     payload: dict[str, Any]
     root: bool = False
+    listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

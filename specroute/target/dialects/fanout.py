@@ -69,9 +69,12 @@ class _Answer:
     def __init__(self, choice: Mapping[str, Any], ask: Ask, where: str) -> None:
         finish, said = entries.finish_of(choice), choice.get("text")
         shown = choice.get("logprobs")
-        # An end token may come without an entry: then there is no logprobs object either.
-        found = entries.read(shown) if shown is not None or finish != "stop" or said else []
-        if not found and finish != "stop":
+        # An end token may come without an entry: then there is no logprobs object either. So may
+        # one that ends inside a character (llama.cpp): what was drawn there is then not known.
+        hidden = finish == "length" and isinstance(said, str) and not said.strip("\ufffd")
+        unnamed = finish == "stop" and not said
+        found = entries.read(shown) if shown is not None or not (unnamed or hidden) else []
+        if not (found or unnamed or hidden):
             raise BadEvidence(f"{where} is empty")
         tokens = entries.generated(found, ask.max_tokens, by_ids=ask.by_ids)
         self.top: tuple[tuple[entries.Key, float], ...] = ()
