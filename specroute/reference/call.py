@@ -9,15 +9,18 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-
-from starlette.types import Receive, Scope, Send
 
 from specroute.reference.access_log import AccessLog, Record
 from specroute.reference.answer import dumps, event
 from specroute.reference.batching import Outbox
 from specroute.reference.errors import Refusal
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
 MAX_BODY = 32 * 2**20
 _JSON = (b"content-type", b"application/json")

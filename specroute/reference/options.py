@@ -61,6 +61,8 @@ class Options:
 
     names: tuple[str, ...] = ()
     """Model names it answers to; empty means the backend's own."""
+    any_model: bool = False
+    """It answers to every other name as well."""
     pace: Pace = field(default_factory=Pace)
     disable: frozenset[str] = frozenset()
     """Capabilities that are refused."""

@@ -39,6 +39,7 @@ class Listener(uvicorn.Server):
     def __init__(self, server: Server) -> None:
         config = uvicorn.Config(
             server.app,
+            interface="asgi3",
             access_log=False,
             log_level="error",
             lifespan="on",

@@ -23,6 +23,7 @@ The file is TOML or JSON::
     p = 0.95                             # probability of each of its tokens; the rest is
                                          # `default`'s. Then the end token, with certainty.
     # tool = "get_weather"               # `text` is then the arguments of a call of it
+    # anywhere = true                    # also after a prompt with neither `when` nor a role
 
 Weights are normalised. A row is a table, token string to weight; a string may be any token of the
 vocabulary, ``eos``, or a role marker. Without ``vocabulary`` it is the words of the answers;
@@ -33,7 +34,8 @@ bytes that no token covers become one token each, after the vocabulary. A chat i
 
 An answer starts after the last ``<|assistant|>``, or, in a prompt without one, after the text
 ``when``. While what was said is a prefix of it, the next token is the longest match of what
-remains; after a token that isn't the answer's, it goes on by position.
+remains; after a token that isn't the answer's, it goes on by position. One that may begin
+``anywhere`` goes on from as much of it (a token at least) as the text so far ends with.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ class _Answer:
     text: bytes
     p: float
     tool: str | None
+    anywhere: bool
     tokens: list[int]
     """The canonical tokens of ``text``."""
     at: dict[int, int]
@@ -80,6 +83,8 @@ class _ScriptState(State):
     """Bytes of the answer said so far; ``None`` after a token that wasn't the answer's."""
     count: int = 0
     """Tokens said since the answer began."""
+    roles: bool = False
+    """A role marker has come."""
 
 
 class Script:
@@ -152,6 +157,7 @@ class Script:
         self._orders = sorted({len(context) for context in self._rows}, reverse=True)
         self._answers = [self._compile(a) for a in answers]
         self._openers = [a for a in self._answers if a.when]
+        self._anywhere = next((a for a in self._answers if a.anywhere and a.tokens), None)
         self._answer_rows: dict[tuple[int, float], Table] = {}
 
     @classmethod
@@ -177,7 +183,7 @@ class Script:
     @staticmethod
     def _answer_spec(i: int, answer: Any, folder: Path | None) -> dict[str, Any]:
         where = f"answers[{i}]"
-        _known(answer, where, {"when", "text", "file", "p", "tool"})
+        _known(answer, where, {"when", "text", "file", "p", "tool", "anywhere"})
         if ("text" in answer) == ("file" in answer):
             raise InvalidScript(f"{where}: expected either `text` or `file`")
         text = answer.get("text")
@@ -194,12 +200,10 @@ class Script:
         for key, value in (("when", when), ("text", text), ("tool", tool)):
             if not (isinstance(value, str) or (key == "tool" and value is None)):
                 raise InvalidScript(f"{where}.{key}: expected a string, got {value!r}")
-        return {
-            "when": when,
-            "text": text,
-            "p": float(p),
-            "tool": tool,
-        }
+        anywhere = answer.get("anywhere", False)
+        if not isinstance(anywhere, bool):
+            raise InvalidScript(f"{where}.anywhere: expected true or false, got {anywhere!r}")
+        return {"when": when, "text": text, "p": float(p), "tool": tool, "anywhere": anywhere}
 
     def _compile(self, spec: dict[str, Any]) -> _Answer:
         text = spec["text"].encode()
@@ -208,7 +212,9 @@ class Script:
         for token in tokens:
             at[offsets] = token
             offsets += len(self._pieces[token])
-        return _Answer(spec["when"].encode(), text, spec["p"], spec["tool"], tokens, at)
+        return _Answer(
+            spec["when"].encode(), text, spec["p"], spec["tool"], spec["anywhere"], tokens, at
+        )
 
     def _token(self, text: Any, where: str) -> int:
         token = self._by_piece.get(text.encode()) if isinstance(text, str) else None
@@ -307,7 +313,9 @@ class Script:
                 self._advance(state, ids[state.seen])
                 state.seen += 1
             if state.answer is not None:
-                return self._answer_row(state.answer, state)
+                return self._answer_row(state.answer, state.offset, state.count)
+            if self._anywhere is not None and not state.roles:
+                return self._answer_row(self._anywhere, self._said(self._anywhere, state.text), 0)
         for order in self._orders:
             if order <= n:
                 row = self._rows.get(tuple(ids[n - order : n]))
@@ -318,6 +326,7 @@ class Script:
     def _advance(self, state: _ScriptState, token: int) -> None:
         piece = self._pieces[token]
         if token in self._roles:
+            state.roles = True
             state.answer = self._find(state.text) if token == self._assistant else None
             state.offset, state.count = 0, 0
         elif state.answer is not None:
@@ -340,22 +349,29 @@ class Script:
     def _find(self, text: bytes | bytearray) -> _Answer | None:
         return next((a for a in self._answers if a.when in text), None)
 
-    def _answer_row(self, answer: _Answer, state: _ScriptState) -> Table:
-        if state.offset is None:
-            ended = state.count >= len(answer.tokens)
-            token = self._end if ended else answer.tokens[state.count]
-        elif state.offset >= len(answer.text):
+    def _said(self, answer: _Answer, text: bytearray) -> int:
+        """How many bytes of ``answer`` the text ends with."""
+        least = len(self._pieces[answer.tokens[0]])
+        for size in range(min(len(text), len(answer.text)), least - 1, -1):
+            if text.endswith(answer.text[:size]):
+                return size
+        return 0
+
+    def _answer_row(self, answer: _Answer, offset: int | None, count: int) -> Table:
+        if offset is None:
+            token = self._end if count >= len(answer.tokens) else answer.tokens[count]
+        elif offset >= len(answer.text):
             token = self._end
         else:
-            known = answer.at.get(state.offset)
+            known = answer.at.get(offset)
             if known is None:
                 data = answer.text
                 known = next(
                     t
-                    for n in self._lengths[data[state.offset]]
-                    if (t := self._by_piece.get(data[state.offset : state.offset + n])) is not None
+                    for n in self._lengths[data[offset]]
+                    if (t := self._by_piece.get(data[offset : offset + n])) is not None
                 )
-                answer.at[state.offset] = known
+                answer.at[offset] = known
             token = known
         p = 1.0 if token == self._end else answer.p
         row = self._answer_rows.get((token, p))

@@ -1,8 +1,8 @@
 """The endpoints: what each of them reads, has computed and sends, and who pays what.
 
 Knows the endpoints of an OpenAI-format server, and vLLM's and llama.cpp's beside them; deliberately
-not logits, batching, layouts or ASGI's messages. The application is starlette's router alone: no
-middleware, and no task or timer for each token.
+not logits, batching, layouts or ASGI's messages. No web framework, no middleware, and no task or
+timer for each token.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
-from starlette.routing import Route, Router
-from starlette.types import Scope
-
 from specroute.reference.access_log import AccessLog
 from specroute.reference.answer import (
     DONE,
@@ -32,7 +29,15 @@ from specroute.reference.answer import (
 )
 from specroute.reference.backend import Backend, InvalidPrompt
 from specroute.reference.batching import Choice, Engine, Item
-from specroute.reference.call import Call, ClientGone, Endpoint, Handler
+from specroute.reference.call import (
+    Call,
+    ClientGone,
+    Endpoint,
+    Handler,
+    Receive,
+    Scope,
+    Send,
+)
 from specroute.reference.errors import Refusal, invalid
 from specroute.reference.options import ENDPOINTS, Options
 from specroute.reference.prediction import Prediction
@@ -86,20 +91,38 @@ class Server:
                 check=self._check_key if check else None,
             )
 
-        routes = [
-            Route(ENDPOINTS[name], endpoint(handler, method))
+        self._endpoints = {
+            ENDPOINTS[name]: endpoint(handler, method)
             for method, handlers in (("POST", posts), ("GET", gets))
             for name, handler in handlers.items()
             if name not in options.disable
-        ]
-        if "models" not in options.disable:
-            routes.append(Route("/v1/models/{name:path}", endpoint(self._one_model, "GET")))
-        routes.append(Route("/health", endpoint(self._health, "GET", check=False)))
-        routes.append(Route("/{path:path}", endpoint(self._nowhere, None)))
-        self.app = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
+        }
+        self._endpoints["/health"] = endpoint(self._health, "GET", check=False)
+        self._one = endpoint(self._one_model, "GET") if "models" not in options.disable else None
+        self._else = endpoint(self._nowhere, None)
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        path = scope["path"]
+        found = self._endpoints.get(path)
+        if found is None and self._one is not None and path.startswith(ENDPOINTS["models"] + "/"):
+            scope = {**scope, "path_params": {"name": path[len(ENDPOINTS["models"]) + 1 :]}}
+            found = self._one
+        await (found or self._else)(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        async with self.running():
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
 
     @asynccontextmanager
-    async def _lifespan(self, app: Router) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[None]:
+        """Compute answers for as long as the block lasts; ASGI's lifespan does the same."""
         task = asyncio.ensure_future(self.engine.run())
         try:
             yield
@@ -123,7 +146,7 @@ class Server:
                 )
 
     def _check_model(self, model: Any) -> None:
-        if model not in self.names:
+        if model not in self.names and not (self.options.any_model and isinstance(model, str)):
             raise Refusal(
                 404,
                 f"The model `{model}` does not exist; this server has {', '.join(self.names)}",
