@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from specroute.draft import torch_process
 from specroute.draft.backoff import Backoff
 from specroute.draft.base import Committed, Prompt, Proposal, common_prefix
 from specroute.draft.caches import Caches
@@ -136,6 +137,7 @@ class LocalDrafter:
         if self._loaded is not None:
             return
         self._load_backoff.check()
+        torch_process.claim()
         try:
             self._loaded = _Loaded(self._source, self._device, self._dtype, self._max_memory)
         except Exception as error:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 
 from specroute import AsyncSpecRoute, SpecRoute
 from tests.client.world import MESSAGES, answer, config
+from tests.support.forked import in_a_child, needs_fork
 from tests.support.loopback import Loopback
 
 # A loop that ends with connections still open leaves their sockets to the garbage collector.
@@ -117,32 +116,6 @@ def test_a_users_http_client_belongs_to_one_loop() -> None:
         asyncio.run(two())
         assert asyncio.run(ask(client)) == "HelloHello"
         asyncio.run(client.close())
-
-
-def in_a_child(work: Callable[[], str]) -> str:
-    """What ``work`` gives in a forked child; a hang is killed and shows as such."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            said = work()
-        except BaseException as error:  # noqa: BLE001 - shown to the parent
-            said = f"{type(error).__name__}: {error}"
-        os.write(write, said.encode())
-        os._exit(0)
-    os.close(write)
-    ends = time.monotonic() + 20
-    while not os.waitpid(child, os.WNOHANG)[0]:
-        if time.monotonic() > ends:
-            os.kill(child, 9)
-            os.waitpid(child, 0)
-            return "it hung"
-        time.sleep(0.01)
-    with os.fdopen(read, "rb") as pipe:
-        return pipe.read().decode()
-
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 
 @needs_fork

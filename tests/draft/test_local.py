@@ -17,6 +17,7 @@ from specroute.draft.local import LocalDrafter
 from specroute.errors import DraftError
 from specroute.vocabulary import load_vocabulary
 from tests.support.distribution import total_variation, tv_quantile
+from tests.support.forked import in_a_child, needs_fork
 from tests.support.tiny import TEXT, save_model, save_tokenizer
 
 CHAT = ({"role": "user", "content": "where is my order?"},)
@@ -355,3 +356,20 @@ async def test_closing_is_idempotent_and_final(folder, vocabulary):
     await drafter.aclose()
     with pytest.raises(DraftError, match="is closed"):
         await drafter.open(prompt_of(vocabulary), vocabulary)
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_of_a_process_that_drafted_is_refused(folder):
+    """Its torch could hang; a sentence says what to do instead."""
+
+    async def load():
+        drafter = LocalDrafter("tiny", str(folder), device="cpu")
+        try:
+            await drafter.load()
+        finally:
+            await drafter.aclose()
+        return "loaded"
+
+    assert asyncio.run(load()) == "loaded"
+    assert "start workers with 'spawn'" in in_a_child(lambda: asyncio.run(load()))
