@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         StreamTruncated,
         UnknownModel,
     )
+    from specroute.provisional import Commit, Done, Provisional, Rollback, SpeculationEvent
+    from specroute.provisional_stream import ProvisionalStream
     from specroute.reporting import Reports, report, reports
     from specroute.types import Report
 
@@ -33,6 +35,12 @@ _HOMES = {
     "AsyncSpecRoute": "client",
     "SpecRoute": "client",
     "Config": "config",
+    "Commit": "provisional",
+    "Done": "provisional",
+    "Provisional": "provisional",
+    "ProvisionalStream": "provisional_stream",
+    "Rollback": "provisional",
+    "SpeculationEvent": "provisional",
     "Report": "types",
     "Reports": "reporting",
     "report": "reporting",
@@ -54,17 +62,23 @@ _HOMES = {
 __all__ = [
     "AsyncSpecRoute",
     "BadAnswer",
+    "Commit",
     "Config",
     "ConfigError",
     "ConnectFailed",
     "DeadlineExceeded",
+    "Done",
     "ErrorInBody",
     "ProviderError",
+    "Provisional",
+    "ProvisionalStream",
     "Report",
     "Reports",
     "RequestError",
+    "Rollback",
     "SpecRoute",
     "SpecRouteError",
+    "SpeculationEvent",
     "StatusError",
     "StreamAbandoned",
     "StreamTruncated",

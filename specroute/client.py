@@ -14,6 +14,7 @@ import openai
 
 from specroute import errors, openai_errors
 from specroute.drop_in import DropIn
+from specroute.provisional_stream import ProvisionalStream, SyncProvisionalStream, asking
 from specroute.seam import AsyncSeam, SyncSeam
 from specroute.transport import RETRIES, SpecRouteTransport
 
@@ -53,6 +54,21 @@ class AsyncSpecRoute(DropIn, openai.AsyncOpenAI):
         answered plainly.
         """
         return await self._seam.connections.router.warm_up(self._on_report)
+
+    def speculate(self, **create: Any) -> ProvisionalStream:
+        """One answer as events for a screen: drafted text at once, corrected as the answer comes.
+
+        Arguments are those of ``chat.completions.create`` (with ``prompt``: of
+        ``completions.create``); ``stream`` goes without saying. Yields ``Provisional``,
+        ``Rollback`` and ``Commit``, at last ``Done`` with the report. Committed text is what the
+        plain stream would show. Without a draft for the model there is no provisional text.
+
+        Raises :class:`specroute.RequestError` for ``n`` > 1 or ``stream=False``; the iteration
+        raises what ``create`` and its stream do.
+        """
+        arguments = _asking(self, create)
+        target: Any = self.completions if "prompt" in create else self.chat.completions
+        return ProvisionalStream(lambda: target.create(**arguments))
 
     async def batch(
         self,
@@ -129,9 +145,23 @@ class SpecRoute(DropIn, openai.OpenAI):  # type: ignore[misc]
         found: list[str] = seam.run(lambda router: router.warm_up(self._on_report))
         return found
 
+    def speculate(self, **create: Any) -> SyncProvisionalStream:
+        """As :meth:`AsyncSpecRoute.speculate`, for an ordinary ``for``."""
+        arguments = _asking(self, create)
+        target: Any = self.completions if "prompt" in create else self.chat.completions
+        return SyncProvisionalStream(lambda: target.create(**arguments))
+
     def _process_response(self, *, response: Any, retries_taken: int = 0, **more: Any) -> Any:
         retries = response.extensions.get(RETRIES, retries_taken)
         return super()._process_response(response=response, retries_taken=retries, **more)
+
+
+def _asking(client: Any, create: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return asking(create)
+    except errors.RequestError as error:
+        request = httpx2.Request("POST", str(client.base_url))
+        raise openai_errors.translate(error, request) from error
 
 
 __all__ = ["AsyncSpecRoute", "SpecRoute", "SpecRouteTransport"]

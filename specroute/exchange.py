@@ -14,6 +14,7 @@ from specroute.config import (
     PolicyConfig,
     ProviderConfig,
 )
+from specroute.draft.ahead import Ahead
 from specroute.errors import (
     RequestError,
 )
@@ -21,7 +22,7 @@ from specroute.http.client import HttpClient
 from specroute.http.deadline import Deadline
 from specroute.reporting import ReportHandle
 from specroute.request import Options
-from specroute.types import Report, TargetRef
+from specroute.types import Attempt, Report, TargetRef
 
 OnReport = Callable[[Report], Awaitable[None] | None]
 
@@ -126,6 +127,8 @@ class TextCall:
     http: HttpClient
     announce: Callable[[ReportHandle], None]
     """Told of a report that belongs to no request of the caller's."""
+    drafted: Callable[[int, str], None] | None = None
+    """Told of each draft (its place in the answer, its text), where the caller wants to see it."""
 
 
 class Speculation(Protocol):
@@ -133,6 +136,12 @@ class Speculation(Protocol):
 
     async def try_run(self, call: TextCall) -> bytes | ReplyBody | str:
         """The answer's body (JSON, or a stream of chunks), or one sentence why it goes plain."""
+        ...
+
+    def ahead(
+        self, call: TextCall, booked: Callable[[Attempt], None], note: Callable[[str], None]
+    ) -> Ahead | None:
+        """Drafting beside a plain answer, for a caller who wants to see provisional text."""
         ...
 
     async def warm_up(self, announce: Callable[[ReportHandle], None]) -> list[str]:

@@ -208,6 +208,8 @@ class Options:
     """A preset's name or a table over a preset, as in the config file."""
     seed: int | None = None
     """Seeds the client's own coins (not the server's), for reproducible tests."""
+    provisional: bool = False
+    """Chunks of drafted text, which may be taken back, come between those of the answer."""
 
     @classmethod
     def read(cls, value: Any) -> Options:
@@ -219,7 +221,7 @@ class Options:
                 f'\'specroute\' must be an object such as {{"policy": "balanced"}}, got {value!r}',
                 param="specroute",
             )
-        known = ("policy", "seed")
+        known = ("policy", "seed", "provisional")
         for key in value:
             if key not in known:
                 raise RequestError(
@@ -236,4 +238,10 @@ class Options:
             raise RequestError(
                 f"'specroute.seed' must be an integer, got {seed!r}", param="specroute.seed"
             )
-        return cls(policy, seed)
+        provisional = value.get("provisional", False)
+        if not isinstance(provisional, bool):
+            raise RequestError(
+                f"'specroute.provisional' must be true or false, got {provisional!r}",
+                param="specroute.provisional",
+            )
+        return cls(policy, seed, provisional)

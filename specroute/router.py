@@ -25,6 +25,7 @@ from specroute.http.deadline import Deadline
 from specroute.http.gate import Gate
 from specroute.http.supervisor import Supervisor
 from specroute.outgoing import forwardable, rewrite
+from specroute.preview import Preview
 from specroute.replies import speculated
 from specroute.reporting import FIELD, ReportHandle, register
 from specroute.request import CHAT, COMPLETIONS, Options
@@ -133,6 +134,36 @@ class Router:
         tally = PlainTally(resolved.asked, resolved.target, deadline, self.routes.price_of, redact)
         handle = tally.handle
         self._announce(handle, request.on_report)
+        if not options.provisional:
+            return await self._answer(request, fields, resolved, tally, options, policy, None)
+        if not streamed:
+            raise RequestError(
+                "'specroute.provisional' shows text as it is drafted: it needs stream=True",
+                param="specroute.provisional",
+            )
+        preview = Preview(
+            self.supervisor,
+            handle,
+            deadline,
+            chat=request.path.endswith(CHAT),
+            model=resolved.target.model,
+        )
+        return await preview.of(
+            lambda: self._answer(request, fields, resolved, tally, options, policy, preview)
+        )
+
+    async def _answer(
+        self,
+        request: RouterRequest,
+        fields: Mapping[str, Any],
+        resolved: Resolved,
+        tally: PlainTally,
+        options: Options,
+        policy: PolicyConfig | None,
+        preview: Preview | None,
+    ) -> Reply:
+        """Speculated on where that is possible, else plain; shown ahead of time in ``preview``."""
+        handle = tally.handle
         reason = "no model of this client has drafts"
         if self.speculation is not None:
             call = TextCall(
@@ -147,11 +178,16 @@ class Router:
                 handle=handle,
                 http=self.http(resolved.provider),
                 announce=lambda handle: self._announce(handle, request.on_report),
+                drafted=None if preview is None else preview.drafted,
             )
             outcome = await self.speculation.try_run(call)
             if not isinstance(outcome, str):
                 return speculated(outcome, resolved.provider.name, handle)
             reason = outcome
+            if preview is not None:
+                ahead = self.speculation.ahead(call, preview.booked, preview.note)
+                if ahead is not None:
+                    preview.draft_beside(ahead)
         tally.reason = reason
         reply = await self._plain(request, fields, resolved, tally)
         reply.handle = handle

@@ -93,6 +93,8 @@ class Session:
     server: Server = field(default_factory=Server)
     """What the target can be asked for in the middle of judging."""
     lossy: Lossy | None = None
+    drafted: Callable[[int, str], None] | None = None
+    """Told of each draft: after how many characters of what the caller has, and its text."""
     clock: Callable[[], float] = perf_counter
     tally: Tally = field(default_factory=Tally)
     notes: list[str] = field(default_factory=list)
@@ -165,6 +167,7 @@ class Session:
         long, and for a proposal that can't be judged.
         """
         failed: DraftError | None = None
+        before = self.committed
         for drafter in (self.drafter, *self.others):
             try:
                 proposal = await self._draft_with(drafter, k, greedy)
@@ -176,11 +179,29 @@ class Session:
                 # It goes on from here; one that had nothing gets its turn when this has none.
                 rest = (d for d in (self.drafter, *self.others) if d is not drafter)
                 self.drafter, self.others = drafter, tuple(rest)
+                self.show(before.text, self._text_of(proposal))
                 return proposal
         if failed is not None:
             raise failed
         self.nothing_drafted()
         return Proposal("")
+
+    def _text_of(self, proposal: Proposal) -> str:
+        vocabulary = self.target.learned.vocabulary
+        if proposal.text or vocabulary is None:
+            return proposal.text
+        return vocabulary.decode(proposal.ids or ())
+
+    def show(self, before: str, draft: str) -> None:
+        """Show ``draft`` as what may follow ``before``, the committed text it was made for. What
+        is held back for a stop string is the caller's to see only with the rest of it."""
+        if self.drafted is None:
+            return
+        released = len(self.answer.text) - len(self.answer.held)
+        text = before + draft
+        ends = [at for stop in self.request.stop if (at := text.find(stop)) >= 0]
+        at = min(released, len(before))
+        self.drafted(at, text[at : min(ends, default=len(text))])
 
     async def _draft_with(self, drafter: Drafter, k: int, greedy: bool) -> Proposal:
         temperature = 0.0

@@ -22,6 +22,7 @@ from specroute.config import (
     ProviderConfig,
 )
 from specroute.delivery import Delivery, SpeculativeStream
+from specroute.draft.ahead import Ahead
 from specroute.draft.base import Drafter
 from specroute.engine import NothingCommitted
 from specroute.errors import DraftError, ProviderError
@@ -38,7 +39,7 @@ from specroute.session import MOST_PATIENCE_S, PATIENCE, Session, measured_as, p
 from specroute.target import templates
 from specroute.target.calibration import calibrate
 from specroute.target.target import Target
-from specroute.types import Exactness, Method, Report, TargetRef
+from specroute.types import Attempt, Exactness, Method, Report, TargetRef
 
 
 class ResolvedModel(Protocol):
@@ -68,6 +69,11 @@ class TextCall(Protocol):
     @property
     def announce(self) -> Callable[[ReportHandle], None]:
         """Told of a report that belongs to no request of the caller's (calibration)."""
+        ...
+
+    @property
+    def drafted(self) -> Callable[[int, str], None] | None:
+        """Told of each draft, where the caller wants to see it."""
         ...
 
     @property
@@ -279,7 +285,22 @@ class Speculator:
             scores_by_ids=trusted is not None and trusted[1] == "ids",
             server=server_of(target.capabilities, trust_in(target)),
             lossy=policy.lossy,
+            drafted=call.drafted,
         )
+
+    def ahead(
+        self, call: TextCall, booked: Callable[[Attempt], None], note: Callable[[str], None]
+    ) -> Ahead | None:
+        """Drafting beside a plain answer, for the screen; ``None`` without drafts or where the
+        answer is more than text."""
+        model = call.resolved.model
+        request = TextRequest.read(call.path, call.body)
+        if model is None or not model.drafts or request.obstacle is not None:
+            return None
+        drafts = [self.pool.draft_config(name) for name in model.drafts]
+        remote = {d.name: f"{d.provider}:{d.model}" for d in drafts if d.kind == "remote"}
+        found = [self.pool.drafter(name) for name in model.drafts]
+        return Ahead(found, templates.unrendered(request), remote, booked, note)
 
     # --- learning ---------------------------------------------------------------------------
 

@@ -165,11 +165,13 @@ class PlainTally:
         now, complete, error = self._end or (None, False, None)
         attempts = tuple(self.attempts)
         notes: tuple[str, ...] = ()
+        first_text_s = None
         before = self._before
         if self._handle is not None and self._handle.updated:
             before = self._handle.base
         if before is not None:
             attempts, notes = before.attempts + attempts, before.notes
+            first_text_s = before.first_text_s
         method, drafter = Method.PLAIN.value, None
         if before is not None:
             method, drafter = before.method, before.drafter
@@ -199,6 +201,7 @@ class PlainTally:
             finish_reason=self.finish_reason,
             error=error,
             ttft_s=None if first is None else first - started,
+            first_text_s=first_text_s,
             tpot_s=tpot,
             total_s=None if now is None else now - started,
             prompt_tokens=usage.prompt_tokens,

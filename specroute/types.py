@@ -148,6 +148,9 @@ class Report:
     """Drafted tokens that were judged and refused; tokens after a rejection were never judged."""
     ttft_s: float | None = None
     """Request start to the first committed text."""
+    first_text_s: float | None = None
+    """Request start to the first drafted text shown to a caller of ``client.speculate``; ``None``
+    where committed text came first, or no other was asked for."""
     tpot_s: float | None = None
     """Mean seconds per token after the first."""
     total_s: float | None = None

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from specroute.http import wire
+from specroute.provisional import Provisional, Rollback
+from specroute.reporting import FIELD
 from specroute.types import Usage
 
 
@@ -36,6 +38,14 @@ class Encoder:
     def text(self, text: str, extra: Mapping[str, Any] | None = None) -> bytes:
         """One piece of the answer."""
         return self._chunk(text, None, extra)
+
+    def shown(self, event: Provisional | Rollback) -> bytes:
+        """Provisional text or its rollback, for whoever asked for it: a chunk without choices."""
+        if isinstance(event, Provisional):
+            said: dict[str, Any] = {"provisional": event.text}
+        else:
+            said = {"rollback": event.n_chars}
+        return wire.sse({**self._head, "choices": [], FIELD: said})
 
     def finish(self, reason: str) -> bytes:
         """The last chunk with a choice."""
