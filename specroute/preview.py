@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ import httpx2
 
 from specroute.delivery import Outbox, SpeculativeStream
 from specroute.draft.ahead import Ahead
-from specroute.errors import DraftError, SpecRouteError, StatusError
+from specroute.errors import DraftError, StatusError
 from specroute.exchange import Reply
 from specroute.http import wire
 from specroute.http.chunks import Encoder
@@ -30,11 +30,9 @@ from specroute.reporting import ReportHandle
 from specroute.types import Attempt
 
 AHEAD = 64
-"""About how many tokens are drafted beyond what is committed,"""
-CHARS = 4
-"""of about so many characters."""
-FIRST, MOST = 4, 16
-"""Tokens of the first piece, so that something is on the screen soon; later ones double up to."""
+"""About how many tokens are drafted beyond what is committed."""
+IDLE = 32
+"""Times that nobody has anything to propose, after which nobody is asked any more."""
 ROLLBACKS = 2
 """Times that text may be taken back before its share of confirmed characters must be half."""
 
@@ -70,6 +68,8 @@ class Preview:
         self._reply: Reply | None = None
         self._drafting: asyncio.Task[None] | None = None
         self._ended = False
+        self._idle = 0
+        """Times that nobody had anything to propose."""
         self._any_text = False
 
     # --- what is shown ----------------------------------------------------------------------
@@ -116,6 +116,22 @@ class Preview:
         return Reply(200, headers, body, handle=self._handle)
 
     async def _run(self, answer: Callable[[], Awaitable[Reply]]) -> None:
+        answering = asyncio.create_task(self._answer(answer), name="answer")
+        try:
+            await asyncio.wait([answering])
+        finally:
+            try:
+                # What drafting cost goes into the books before the answer closes them.
+                await self._stop_drafting()
+            finally:
+                answering.cancel()
+                await asyncio.wait([answering])
+                self._outbox.close()
+                self._begun.set()
+        if not answering.cancelled():
+            answering.result()
+
+    async def _answer(self, answer: Callable[[], Awaitable[Reply]]) -> None:
         try:
             reply = await answer()
             if reply.status >= 400 or isinstance(reply.body, bytes):
@@ -123,14 +139,8 @@ class Preview:
             else:
                 self._reply = reply
                 await self._follow(reply)
-        except asyncio.CancelledError:
-            raise
-        except SpecRouteError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's to see
             self._fail(error)
-        finally:
-            await self._stop_drafting()
-            self._outbox.close()
-            self._begun.set()
 
     async def _whole(self, reply: Reply) -> None:
         """An error, or a stream that was there at once."""
@@ -156,16 +166,11 @@ class Preview:
         body: Any = reply.body
         decoder = SseDecoder(reply.provider)
         async with aclosing(body):
-            try:
-                async for chunk in body:
-                    await self._hand_on(decoder.feed(chunk))
-                await self._hand_on(decoder.flush())
-            except asyncio.CancelledError:
-                # What drafting cost goes into the books before the answer closes them.
-                await self._stop_drafting()
-                raise
+            async for chunk in body:
+                await self._hand_on(decoder.feed(chunk))
+            await self._hand_on(decoder.flush())
 
-    def _fail(self, error: SpecRouteError) -> None:
+    def _fail(self, error: Exception) -> None:
         if self._begun.is_set():
             self._outbox.fail(error)
         else:
@@ -193,25 +198,17 @@ class Preview:
     def draft_beside(self, ahead: Ahead) -> None:
         """Draft ahead of the answer for as long as enough of it is confirmed."""
         if self._drafting is None and not self._ended:
-            self._drafting = self._supervisor.spawn(self._draft(ahead), name="drafting ahead")
+            self._drafting = asyncio.create_task(self._draft(ahead), name="drafting ahead")
 
     async def _draft(self, ahead: Ahead) -> None:
-        screen, k, spent = self._screen, AHEAD if ahead.remote else FIRST, False
+        screen = self._screen
         try:
             while self._worth:
                 committed, shown = screen.committed, screen.provisional
-                spent = spent and bool(shown)
-                # A remote draft is asked for all at once, and again only where that was no good.
-                full = spent or len(shown) >= AHEAD * CHARS or (ahead.remote and bool(shown))
-                found = "" if full else await ahead.propose(committed + shown, k)
-                if found:
-                    self.drafted(len(committed), shown + found)
-                    k = min(2 * k, MOST) if not ahead.remote else k
-                    continue
-                if ahead.remote and not full:
-                    return
-                spent = True
+                if not shown:
+                    await self._draft_on(ahead, committed)
                 if screen.committed == committed:
+                    # Nothing to add until the answer itself goes on.
                     self._changed.clear()
                     await self._changed.wait()
         except DraftError:
@@ -219,17 +216,33 @@ class Preview:
         finally:
             await ahead.aclose()
 
+    async def _draft_on(self, ahead: Ahead, before: str) -> None:
+        """One draft after the committed text ``before``, for as long as it isn't refuted."""
+        text, pieces = before, 0
+        async with aclosing(ahead.pieces(before, AHEAD)) as found:
+            async for piece in found:
+                text += piece
+                pieces += 1
+                self.drafted(len(before), text[len(before) :])
+                if not text.startswith(self._screen.committed) or not self._worth:
+                    return
+        if not pieces:
+            self._idle += 1
+
     @property
     def _worth(self) -> bool:
         screen = self._screen
+        if self._idle >= IDLE:
+            return False
         return screen.rollbacks < ROLLBACKS or screen.confirmed >= screen.taken_back
 
     async def _stop_drafting(self) -> None:
         drafting, self._drafting = self._drafting, None
         if drafting is not None:
             drafting.cancel()
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([drafting])
+            await asyncio.wait([drafting])
+            if not drafting.cancelled() and (error := drafting.exception()) is not None:
+                self.note(f"provisional text ended: {type(error).__name__}: {error}")
 
     def booked(self, attempt: Attempt) -> None:
         """A draft was paid for."""

@@ -58,12 +58,13 @@ async def _kind(
             confirmed += seen.confirmed
             taken_back += seen.taken_back
     gain = ratio(plain_s, first_s)
+    value, low, high = (f"{1 - 1 / r:.0%}" for r in (gain.value, gain.low, gain.high))
     found.rows.append(
         {
             "draft": kind,
             "plain TTFT s": f"{statistics.median(plain_s):.2f}",
             "first text s": f"{statistics.median(first_s):.2f}",
-            "earlier by": f"{1 - 1 / gain.value:.0%} ({1 - 1 / gain.low:.0%}–{1 - 1 / gain.high:.0%})",
+            "earlier by": f"{value} ({low}–{high})",
             "characters confirmed": f"{confirmed}",
             "taken back": f"{taken_back}",
             "identical": f"{same}/{len(prompts)}",

@@ -5,11 +5,13 @@ Knows drafters and the text so far. Knows no screen and no rounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 
 from specroute.book import Book
 from specroute.context import Committed, Prompt
 from specroute.draft.base import Drafter, DraftSession
+from specroute.draft.pieces import pieces
 from specroute.errors import DraftError
 from specroute.types import Attempt
 
@@ -36,49 +38,52 @@ class Ahead:
         self._note = note
         self._sessions: dict[str, DraftSession] = {}
 
-    @property
-    def remote(self) -> bool:
-        """Each proposal is a request, and is billed: better one long than many short ones."""
-        return any(drafter.name in self._remote for drafter in self._drafters)
-
-    async def propose(self, text: str, k: int) -> str:
-        """About ``k`` tokens that may follow the answer's ``text``; ``""`` where nobody has any.
+    async def pieces(self, text: str, k: int) -> AsyncGenerator[str]:
+        """About ``k`` tokens that may follow the answer's ``text``; none where nobody has any.
 
         Raises :class:`DraftError` once every drafter has failed.
         """
         for drafter in tuple(self._drafters):
+            any_text = False
             try:
-                found = await self._ask(drafter, text, k)
+                async with aclosing(self._ask(drafter, text, k)) as found:
+                    async for piece in found:
+                        any_text = True
+                        yield piece
             except Exception as error:  # noqa: BLE001 - whatever a drafter raises is noted
                 self._drafters.remove(drafter)
                 said = str(error) if isinstance(error, DraftError) else f"{type(error).__name__}"
                 self._note(f"draft {drafter.name!r} failed: {said}")
-                continue
-            if found:
-                return found
+            if any_text:
+                return
         if not self._drafters:
             raise DraftError("no drafter is left")
-        return ""
 
-    async def _ask(self, drafter: Drafter, text: str, k: int) -> str:
+    async def _ask(self, drafter: Drafter, text: str, k: int) -> AsyncGenerator[str]:
         session = self._sessions.get(drafter.name)
         if session is None:
             session = self._sessions[drafter.name] = await drafter.open(self._prompt, None)
         target = self._remote.get(drafter.name)
+        found = pieces(session, Committed(text), k)
         if target is None:
-            return (await session.propose(Committed(text), k)).text
-        book = Book()
+            async with aclosing(found):
+                async for piece in found:
+                    yield piece.text
+            return
+        book, called = Book(), False
         try:
             with book.attempt(target, "draft") as entry:
-                proposal = await session.propose(Committed(text), k)
-                if proposal.usage is not None:
-                    entry.usage = proposal.usage
+                async with aclosing(found):
+                    async for piece in found:
+                        if piece.usage is not None:  # Else it was drafted by an earlier call.
+                            called, entry.usage = True, piece.usage
+                            entry.estimated = piece.usage.prompt_tokens is None
+                        if piece.text:
+                            yield piece.text
         finally:
-            # A proposal out of what was drafted before is no call.
             for attempt in book.attempts:
-                if attempt.outcome != "ok" or proposal.usage is not None:
+                if called or attempt.outcome != "ok":
                     self._booked(attempt)
-        return proposal.text
 
     async def aclose(self) -> None:
         """Give the drafts' memory back; idempotent."""

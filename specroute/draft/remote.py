@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,6 +41,10 @@ Continued = Callable[[Mapping[str, Any], str, str], dict[str, Any]]
 """(chat body, committed text, prefill dialect) → the body that asks to go on after the text."""
 
 
+Stream = Callable[[str, Mapping[str, Any]], AsyncGenerator[Mapping[str, Any]]]
+"""(path, body) → the chunks of the answer. Raises :class:`ProviderError`."""
+
+
 class Post(Protocol):
     """Posts JSON to the draft's provider; the answer's JSON. Raises :class:`ProviderError`."""
 
@@ -57,8 +62,13 @@ def remote_drafter(
         reply = await http.post_json(path, payload, Deadline(timeouts), purpose="draft")
         return reply.data
 
+    async def stream(path: str, payload: Mapping[str, Any]) -> AsyncGenerator[Mapping[str, Any]]:
+        async with await http.post_stream(path, payload, Deadline(timeouts)) as events:
+            async for event in events:
+                yield event.data
+
     capabilities = capabilities_for(load_profile(provider.profile), provider, model)
-    return RemoteDrafter(name, model, post, capabilities, continued)
+    return RemoteDrafter(name, model, post, capabilities, continued, stream=stream)
 
 
 class RemoteDrafter:
@@ -74,7 +84,9 @@ class RemoteDrafter:
         capabilities: Capabilities,
         continued: Continued | None = None,
         clock: Callable[[], float] = time.monotonic,
+        stream: Stream | None = None,
     ) -> None:
+        self.stream = stream
         self.name, self.model = name, model
         self.post, self.capabilities = post, capabilities
         self.continued = continued if capabilities.prefill else None
@@ -129,6 +141,46 @@ class RemoteSession:
             return Proposal(whole, ids, None, False, seconds, usage)
         return Proposal(text, None, None, ended, seconds, usage)
 
+    async def stream(self, committed: Committed, k: int) -> AsyncGenerator[Proposal]:
+        """About ``k`` tokens as text, as they come. The last piece has the usage as the provider
+        shows it, those before it what has been received."""
+        drafter = self._drafter
+        again = committed.text and self._prompt.messages is not None and drafter.continued is None
+        if drafter.stream is None or again:
+            yield await self.propose(replace(committed, ids=None), k)
+            return
+        drafter.backoff.check()
+        path, body, sent, held = self._request(committed, k)
+        body["stream"] = True
+        if drafter.capabilities.stream_usage:
+            body["stream_options"] = {"include_usage": True}
+        usage, received = Usage(), 0
+        strip = [text for text in (sent, held) if text]
+        said = ""
+        if not committed.text:
+            self._whole = ""
+        try:
+            async with aclosing(drafter.stream(path, body)) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk.get("usage"), dict):
+                        usage = Usage.from_wire(chunk["usage"])
+                    said += _delta(chunk)
+                    while strip and not strip[0].startswith(said):
+                        said = said.removeprefix(strip.pop(0))
+                    if strip and said != strip[0]:
+                        continue
+                    said = said.removeprefix(strip.pop(0)) if strip else said
+                    if said:
+                        received += 1
+                        if not committed.text:
+                            self._whole = (self._whole or "") + said
+                        yield Proposal(said, usage=Usage(None, received))
+                        said = ""
+        except ProviderError as error:
+            raise drafter.backoff.failed(f"draft {drafter.name!r} failed: {error}") from error
+        drafter.backoff.succeeded()
+        yield Proposal(said, usage=usage if usage != Usage() else Usage(None, received))
+
     async def aclose(self) -> None:
         self._whole = None
 
@@ -138,8 +190,21 @@ class RemoteSession:
         return whole[len(committed) :] if whole.startswith(committed) else ""
 
     async def _ask(self, committed: Committed, k: int) -> tuple[str, bool, Usage]:
-        drafter, caps = self._drafter, self._drafter.capabilities
+        drafter = self._drafter
         drafter.backoff.check()
+        path, body, sent, held = self._request(committed, k)
+        try:
+            answer = await drafter.post(path, body)
+            text, finish = _read(answer)
+        except (ProviderError, ValueError) as error:
+            raise drafter.backoff.failed(f"draft {drafter.name!r} failed: {error}") from error
+        drafter.backoff.succeeded()
+        text = text.removeprefix(sent)
+        return text.removeprefix(held), finish == "stop", Usage.from_wire(answer.get("usage"))
+
+    def _request(self, committed: Committed, k: int) -> tuple[str, dict[str, Any], str, str]:
+        """(path, body, text that the answer may repeat, white space that was kept back)."""
+        drafter, caps = self._drafter, self._drafter.capabilities
         body: dict[str, Any] = {"model": drafter.model, "temperature": 0, "stream": False}
         sent, held = committed.text, ""
         if self._prompt.messages is None:
@@ -152,15 +217,8 @@ class RemoteSession:
                 if caps.prefill_trims is not False:
                     sent, held = split_trailing_space(sent)
                 body = drafter.continued(body, sent, caps.prefill or "")
-        try:
-            answer = await drafter.post(path, body)
-            text, finish = _read(answer)
-        except (ProviderError, ValueError) as error:
-            raise drafter.backoff.failed(f"draft {drafter.name!r} failed: {error}") from error
-        drafter.backoff.succeeded()
-        if path == CHAT and sent and caps.prefill_repeats is not False:
-            text = text.removeprefix(sent)
-        return text.removeprefix(held), finish == "stop", Usage.from_wire(answer.get("usage"))
+        repeated = path == CHAT and caps.prefill_repeats is not False
+        return path, body, sent if repeated else "", held
 
 
 def in_context(vocabulary: Vocabulary, before: tuple[int, ...], text: str) -> tuple[int, ...]:
@@ -173,6 +231,16 @@ def in_context(vocabulary: Vocabulary, before: tuple[int, ...], text: str) -> tu
         return ()
     lead = vocabulary.decode(before[-16:]).strip("\ufffd").encode()
     return said_after(vocabulary.encode, tokens, lead + begun, said[len(begun) :])
+
+
+def _delta(chunk: Mapping[str, Any]) -> str:
+    """The text that a chunk of a chat or completions stream adds."""
+    choices = chunk.get("choices")
+    if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
+        return ""
+    delta = choices[0].get("delta")
+    text = delta.get("content") if isinstance(delta, dict) else choices[0].get("text")
+    return text if isinstance(text, str) else ""
 
 
 def _read(answer: Mapping[str, Any]) -> tuple[str, str | None]:
