@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from specroute import AsyncSpecRoute, Commit, Done, Provisional, RequestError, Rollback
+from specroute import AsyncSpecRoute, Commit, Done, Provisional, RequestError, Rollback, SpecRoute
 from specroute.reference.running import ReferenceServer
 from tests.engine.answers import TEXT, EchoDrafter, ask, script
 from tests.engine.test_exits import LONG, quiet
@@ -286,3 +286,28 @@ async def test_bad_arguments_are_named() -> None:
             await client.chat.completions.create(
                 model="m", messages=CHAT, extra_body={"specroute": {"provisional": True}}
             )
+
+
+async def test_the_synchronous_client_has_the_same_events() -> None:
+    """In a thread of its own, to the end and left early."""
+    spec = script()
+    drafts = {"n": {"kind": "ngram"}}
+    with ReferenceServer(spec, pace="tpot=1ms") as server:
+        config = {
+            "version": 1,
+            "providers": {"lab": {"profile": "reference", "base_url": server.base_url}},
+            "drafts": drafts,
+            "models": {"m": {"targets": ["lab:chain"], "drafts": ["n"], "policy": PLAIN}},
+        }
+
+        def work() -> tuple[str, Any]:
+            with SpecRoute(config=config) as client:
+                with client.speculate(model="m", messages=CHAT, temperature=0) as left:
+                    next(left)
+                events = list(client.speculate(model="m", messages=CHAT, temperature=0))
+                text = "".join(e.text for e in events if isinstance(e, Commit))
+                return text, events[-1]
+
+        text, last = await asyncio.to_thread(work)
+        assert text == TEXT
+        assert isinstance(last, Done) and last.report.complete
