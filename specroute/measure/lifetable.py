@@ -252,9 +252,11 @@ class Rounds:
                     table.scale(math.exp(now - then))
             self._within_log = logs
 
-    def forget(self, share: float) -> None:
-        """Let what was seen count for ``share`` of its weight."""
-        self._scale(max(share, 1e-6))
+    def fade(self, share: float, least: float = 12.0) -> None:
+        """Let what was seen count for ``share`` of its weight, down to ``least`` judged tokens."""
+        if (self.real.judged + self.shadow.judged) * share > least * self._unit:
+            self._unit /= share
+            self._evidence = None
 
     def own(self, *, shadow: bool = False) -> Acceptance:
         """This class's own evidence of one kind."""

@@ -13,7 +13,8 @@ from math import hypot
 from typing import TypeVar
 
 from specroute.measure.acceptance import Acceptance
-from specroute.measure.estimate import Estimate, Z
+from specroute.measure.anchor import Anchor, shifted
+from specroute.measure.estimate import Estimate, Law, Z
 from specroute.measure.figures import Pace, Snapshot
 from specroute.measure.level import Factor, Frequency, Level, Mean, Share
 from specroute.measure.lifetable import Rounds
@@ -29,6 +30,8 @@ _STEADY = 32
 """Tokens from which on a stream's pace counts in full."""
 _LENT_ANSWERS = 2.0
 """Answers that a coarser class's mean length counts as."""
+_FADES, _RESTED = 0.975, 4
+"""What evidence of rounds keeps of its weight with each request that makes none; every so many."""
 _SETTLED = 4.0
 """Answers behind a target's law before classes are compared with it."""
 _ROUGH = 0.1
@@ -81,10 +84,11 @@ class Class:
 class Judged:
     """What one way of judging costs at a target: the scoring request, and what the rules draw."""
 
-    __slots__ = ("draw", "drawing", "draws", "law", "seen_at")
+    __slots__ = ("anchor", "draw", "drawing", "draws", "law", "seen_at")
 
     def __init__(self) -> None:
         self.law = _round_law()
+        self.anchor = Anchor()
         self.draws = Frequency()
         """Per judged token."""
         self.draw = Level()
@@ -105,6 +109,16 @@ class Draft:
         self.seen_at = 0.0
 
 
+class Prediction:
+    """What share of predicted tokens a server takes."""
+
+    __slots__ = ("seen_at", "taken")
+
+    def __init__(self) -> None:
+        self.taken = Share(0.95)
+        self.seen_at = 0.0
+
+
 class Measurements:
     """All estimators of one client."""
 
@@ -117,6 +131,8 @@ class Measurements:
         """By target, drafter, judge and class."""
         self.temperatures: dict[tuple[str, str, str, float], Rounds] = {}
         """By target, drafter, judge and the draft's temperature."""
+        self.predictions: dict[tuple[str, str, str], Prediction] = {}
+        """By target, drafter and class."""
         self._since: dict[tuple[str, str, str], int] = defaultdict(int)
 
     # --- requests ---------------------------------------------------------------------------
@@ -130,6 +146,10 @@ class Measurements:
     def end(self, target: str) -> None:
         """A request that was begun has ended."""
         self.targets[target].in_flight -= 1
+
+    def others(self, target: str) -> int:
+        """Requests under way at ``target`` beside the one that asks."""
+        return max(self.targets[target].in_flight - 1, 0)
 
     def attempted(self, attempts: Iterable[Attempt], at: float = 0.0) -> None:
         """Calls that left for providers: what failed, what was refused, what was cached."""
@@ -256,8 +276,14 @@ class Measurements:
         at: float = 0.0,
     ) -> None:
         """One scoring request's time, calibration's included. ``how``: as in :meth:`round`."""
-        seen = self.judged[target, how]
-        seen.law.add(context, k, seconds)
+        seen, first = self.judged[target, how], self.targets[target].ttft
+        before = seen.law.at_ordinary()
+        stepped = seen.law.add(context, k, seconds)
+        now, law = seen.law.at_ordinary(), first.law()
+        if law is not None and now is not None:
+            step = now.mean - before.mean if stepped and before is not None else 0.0
+            plain = law.at(seen.law.ordinary[0], 0.0).mean
+            seen.anchor.timed(plain, first.seen, step, 1 / max(seen.law.weight, 1.0))
         seen.seen_at = at
 
     def draft_time(self, drafter: str, seconds: float, at: float = 0.0) -> None:
@@ -335,12 +361,41 @@ class Measurements:
         for accepted, judged in rounds:
             seen.add(accepted, judged, shadow=True, weight=weight, at=at)
 
-    def planned(self, target: str, drafter: str, traffic: str, *, tried: bool) -> None:
-        """A plan was made; ``tried``: with speculation."""
+    def predicted(
+        self,
+        target: str,
+        drafter: str,
+        traffic: str,
+        *,
+        drafted: int,
+        accepted: int,
+        at: float = 0.0,
+    ) -> None:
+        """A prediction of ``drafted`` tokens, of which the server took ``accepted``, anywhere."""
+        if drafted:
+            for name in lineage(traffic):
+                found = self.predictions.get((target, drafter, name))
+                if found is None:
+                    _make_room(self.predictions, MOST_CLASSES)
+                    found = self.predictions[target, drafter, name] = Prediction()
+                found.taken.add(accepted / drafted)
+                found.seen_at = at
+
+    def planned(
+        self, target: str, drafter: str, traffic: str, *, tried: bool, how: str = ""
+    ) -> None:
+        """A plan was made; ``tried``: with speculation. What isn't tried is less and less sure."""
         key = (target, drafter, traffic)
         if key not in self._since:
             _make_room(self._since, MOST_CLASSES)
-        self._since[key] = 0 if tried else self._since[key] + 1
+        since = self._since[key] = 0 if tried else self._since[key] + 1
+        if since and since % _RESTED == 0:
+            rounds = self.rounds.get((target, drafter, how, traffic))
+            if rounds is not None:
+                rounds.fade(_FADES**_RESTED)
+            judged = self.judged.get((target, how))
+            if judged is not None and judged.law.weight > _SETTLED:
+                judged.law.forget(_FADES**_RESTED)
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -364,7 +419,8 @@ class Measurements:
         tpot = scaled(seen.tpot.law(), own.tpot.estimate(seen.tpot.epoch))
         at = (prompt_tokens, in_flight) if prompt_tokens else seen.ttft.ordinary
         answer = self._answer(target, names)
-        scoring = judged.law.at_ordinary()
+        law = _round_law_now(seen, judged)
+        scoring = None if law is None else law.at(*judged.law.ordinary)
         token = draft.token.estimate()
         return Snapshot(
             pace=Pace(
@@ -381,7 +437,7 @@ class Measurements:
             round_cached=_share(seen.cached, "score"),
             rounds_seen=mine.own(),
             shadow=mine.own(shadow=True),
-            round_law=judged.law.law(),
+            round_law=law,
             ttft_law=ttft,
             tpot_law=tpot,
             first_draft_law=draft.first.law(),
@@ -393,6 +449,14 @@ class Measurements:
             limited=seen.limited.estimate(),
             in_flight=in_flight,
             prompt_tokens=prompt_tokens,
+            predicted=next(
+                (
+                    p.taken.estimate()
+                    for n in names
+                    if (p := self.predictions.get((target, drafter, n)))
+                ),
+                None,
+            ),
             by_temperature=self._by_temperature(target, drafter, how),
         )
 
@@ -412,6 +476,14 @@ class Measurements:
             half = hypot(w * (own.high - own.mean), s * (found.high - found.mean)) / (w + s)
             found = Estimate.around(mean, half / Z, w)
         return found
+
+    def _predicted(self, target: str, drafter: str, names: tuple[str, ...]) -> Estimate | None:
+        """Of the finest class that knows it."""
+        for name in names:
+            found = self.predictions.get((target, drafter, name))
+            if found is not None:
+                return found.taken.estimate()
+        return None
 
     def _by_temperature(
         self, target: str, drafter: str, how: str
@@ -452,6 +524,15 @@ def _compare(
     found = law.law()
     if found is not None and law.weight >= _SETTLED:
         factor.add(value / max(found.at(x, y).mean, 1e-9), law.epoch, weight)
+
+
+def _round_law_now(target: Target, judged: Judged) -> Law | None:
+    """The law of scoring requests, moved by what plain calls have moved since they were timed."""
+    law, first = judged.law.law(), target.ttft.law()
+    if law is None or first is None:
+        return law
+    plain = first.at(judged.law.ordinary[0], 0.0)
+    return shifted(law, judged.anchor.shift(plain, target.ttft.seen))
 
 
 def _share(shares: dict[str, Share], purpose: str) -> Estimate | None:

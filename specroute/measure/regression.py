@@ -39,6 +39,7 @@ class Regression:
         "_steep",
         "_units",
         "epoch",
+        "seen",
         "weight",
     )
 
@@ -57,10 +58,13 @@ class Regression:
         self._law: Law | None = None
         self.epoch = 0
         """Changes of the law seen so far."""
+        self.seen = 0
+        """Observations so far."""
 
     def add(self, x: float, y: float, value: float, weight: float = 1.0) -> bool:
         """Take in one observation (value > 0); whether it showed that the law has changed."""
         value = max(value, _TINY)
+        self.seen += 1
         self._recent.append((x, y, value, weight))
         law = self.law()
         if law is not None:
@@ -80,6 +84,14 @@ class Regression:
             value = expected * math.exp(clipped(residual, scale))
         self._take(x, y, value, weight)
         return False
+
+    def forget(self, share: float) -> None:
+        """Let what was seen count for ``share`` of its weight."""
+        self._a = [v * share for v in self._a]
+        self._b = [v * share for v in self._b]
+        self._mean = [v * share for v in self._mean]
+        self.weight *= share
+        self._law = None
 
     def _clear(self) -> None:
         self._a, self._b, self._mean = [0.0] * 6, [0.0] * 3, [0.0] * 3
