@@ -212,6 +212,19 @@ class Session:
         at = min(released, len(before))
         self.drafted(at, text[at : min(ends, default=len(text))])
 
+    @property
+    def free_drafters(self) -> tuple[Drafter, ...]:
+        """Those that may be asked at every token."""
+        return tuple(d for d in (self.drafter, *self.others) if getattr(d, "free", False))
+
+    async def look_up(self, k: int) -> Proposal:
+        """Up to K tokens after what is committed, by the drafts that cost nothing to ask. Raises
+        :class:`DraftError`."""
+        for drafter in self.free_drafters:
+            if proposal := await self._draft_with(drafter, k, greedy=True):
+                return proposal
+        return Proposal("")
+
     async def _draft_with(self, drafter: Drafter, k: int, greedy: bool) -> Proposal:
         temperature = 0.0
         if not greedy and not self.request.greedy:
