@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from specroute.client import AsyncSpecRoute, SpecRoute
     from specroute.config import Config
     from specroute.errors import (
-        AllCooling,
         BadAnswer,
         ConfigError,
         ConnectFailed,
@@ -46,7 +45,6 @@ _HOMES = {
     "Reports": "reporting",
     "report": "reporting",
     "reports": "reporting",
-    "AllCooling": "errors",
     "BadAnswer": "errors",
     "ConfigError": "errors",
     "ConnectFailed": "errors",
@@ -62,7 +60,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "AllCooling",
     "AsyncSpecRoute",
     "BadAnswer",
     "Commit",

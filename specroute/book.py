@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 
 from specroute.errors import ProviderError
@@ -16,13 +17,16 @@ from specroute.types import Attempt, Usage
 class Entry:
     """One open line of the book; fill in ``usage`` and ``request_id`` as they become known."""
 
-    __slots__ = ("estimated", "request_id", "usage")
+    __slots__ = ("beyond", "estimated", "request_id", "usage")
 
     def __init__(self) -> None:
         self.usage = Usage()
         self.request_id: str | None = None
         self.estimated = False
         """True: the usage was counted here because the server's own count never came."""
+        self.beyond: int | None = None
+        """Of a call whose prompt was the request's own and the answer's beginning: about how many
+        tokens of that. Its prompt can be counted once the request's own is known."""
 
 
 class Book:
@@ -31,6 +35,15 @@ class Book:
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self.attempts: list[Attempt] = []
+        self._beyond: dict[int, int] = {}
+
+    def with_prompts(self, prompt_tokens: int) -> list[Attempt]:
+        """The lines, prompts that no server has counted reckoned from the request's own."""
+        lines = list(self.attempts)
+        for i, beyond in self._beyond.items():
+            usage = replace(lines[i].usage, prompt_tokens=prompt_tokens + beyond)
+            lines[i] = replace(lines[i], usage=usage, estimated=True)
+        return lines
 
     @contextmanager
     def attempt(self, target: str, purpose: str) -> Iterator[Entry]:
@@ -47,6 +60,8 @@ class Book:
             outcome = "cancelled" if _is_cancel(error) else type(error).__name__
             raise
         finally:
+            if entry.usage.prompt_tokens is None and entry.beyond is not None:
+                self._beyond[len(self.attempts)] = entry.beyond
             self.attempts.append(
                 Attempt(
                     target=target,

@@ -93,8 +93,10 @@ def candidates(
     drafters: Sequence[str],
     trust: Trust,
     lossy: Lossy | None = None,
+    loose: bool = False,
 ) -> Candidates:
-    """The plans for one request without an obstacle. ``lossy`` only where the config allows it."""
+    """The plans for one request without an obstacle. ``lossy`` and ``loose`` (lanes follow words
+    that only resemble the draft's) only where the config allows them."""
     plans: list[Candidate] = [PLAIN]
     reasons: list[tuple[Method, str]] = []
     found = judged_by(request, capabilities, trust, lossy)
@@ -107,6 +109,7 @@ def candidates(
     why = _no_prefix(request, capabilities, trust.by_ids)
     if why is None:
         label = _exact(request) if trust.by_ids else Exactness.BOUNDED
+        label = Exactness.HEURISTIC if loose else label
         plans += [Candidate(Method.PREFIX, name, label) for name in drafters]
     else:
         reasons.append((Method.PREFIX, why))

@@ -156,8 +156,10 @@ class Delivery:
         tpot = None
         if first is not None and tokens > 1:
             tpot = (self._last_at - first) / (tokens - 1)
+        known = _prompt_tokens(session)
+        lines = session.book.with_prompts(session.request.about_tokens if known is None else known)
         return replace(
-            booked(self.handle.base, session.book.attempts, session.price_of),
+            booked(self.handle.base, lines, session.price_of),
             target=str(session.target.ref),
             method=session.plan.method.value,
             exactness=_label(session).value,
@@ -176,7 +178,7 @@ class Delivery:
             tpot_s=tpot,
             total_s=now - start if complete or error else None,
             draft_s=tally.draft_s,
-            prompt_tokens=_prompt_tokens(session),
+            prompt_tokens=known,
             completion_tokens=tokens,
         )
 

@@ -6,7 +6,6 @@ Knows which exist and whether they are ready. Knows no request and chooses nothi
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
@@ -188,7 +187,7 @@ class Pool:
             except DraftError:
                 continue  # It will be said when it is asked to draft in earnest.
             if further:
-                self.measurements.draft_time(name, further.seconds / TIMED_DRAFT, time.time())
+                self.measurements.draft_time(name, further.seconds / TIMED_DRAFT)
 
     def calibrate_beside(
         self, target: Target, model: ModelConfig, timeouts: Timeouts, announce: Announce
@@ -236,17 +235,16 @@ class Pool:
         if target.learned.scoring != "trusted" or len(calls) < 2:
             return
         generated, scored = calls[0], calls[1]
-        name, at = str(target.ref), time.time()
+        name = str(target.ref)
         evidence = target.learned.dialect is not None
         for how in (Judge.ARGMAX, Judge.RULES) if evidence else ():
-            context = scored.usage.prompt_tokens or 0
-            self.measurements.verify_time(name, how, scored.seconds, context=context, at=at)
+            self.measurements.verify_time(name, how, scored.seconds)
         if target.learned.sampler is not None:
-            self.measurements.verify_time(name, Judge.DRAWS, calls[-1].seconds, at=at)
+            self.measurements.verify_time(name, Judge.DRAWS, calls[-1].seconds)
         steps = (generated.usage.completion_tokens or 1) - 1
         if steps > 0 and generated.seconds > scored.seconds:
             tpot = (generated.seconds - scored.seconds) / steps
-            self.measurements.first_pace(name, ttft_s=scored.seconds, tpot_s=tpot, at=at)
+            self.measurements.first_pace(name, ttft_s=scored.seconds, tpot_s=tpot)
 
     async def aclose(self) -> None:
         """Free the drafters; idempotent."""

@@ -74,6 +74,14 @@ class TextRequest:
     """Why this request can only be plain; ``None``: nothing stands in the way."""
 
     @property
+    def about_tokens(self) -> int:
+        """About how many tokens the prompt has: four characters each, where ids aren't given."""
+        if isinstance(self.prompt, tuple):
+            return len(self.prompt)
+        texts = [self.prompt or "", *(str(m.get("content")) for m in self.messages or ())]
+        return sum(map(len, texts)) // 4
+
+    @property
     def greedy(self) -> bool:
         return self.temperature == 0
 

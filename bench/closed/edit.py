@@ -10,7 +10,12 @@ from bench.closed.outcome import Outcome, ratio
 from specroute import AsyncSpecRoute
 
 TITLE = "prefix: prefill only, TTFT 300 ms, TPOT 22 ms, n-gram draft"
-POLICY: dict[str, Any] = {"preset": "fixed", "method": "prefix", "num_speculative_tokens": 16}
+POLICY: dict[str, Any] = {
+    "preset": "fixed",
+    "method": "prefix",
+    "num_speculative_tokens": 8,
+    "lanes": 8,
+}
 
 
 async def run(rounds: int) -> Outcome:
@@ -19,7 +24,7 @@ async def run(rounds: int) -> Outcome:
         ("edit", task.edit_script(), task.ASK + task.FILE),
         ("prose", task.prose_script(), "Write a text of three hundred words."),
     ):
-        with task.closed_server(script) as server:
+        with task.closed_server(script, process=True) as server:
             capabilities = {"prefill": "continue_final_message", "prefill_repeats": False}
             made = task.config(server, POLICY, **capabilities)
             async with AsyncSpecRoute(config=made) as client:

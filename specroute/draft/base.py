@@ -62,11 +62,7 @@ class DraftSession(Protocol):
 
 
 class Drafter(Protocol):
-    """A source of drafts, shared by all requests of a client.
-
-    One with an attribute ``free = True`` (prompt lookup) takes microseconds and no money: while it
-    has nothing to propose, it is asked again at every token of the target's own stream.
-    """
+    """A source of drafts, shared by all requests of a client."""
 
     name: str
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from time import perf_counter
 
 from specroute.errors import ProviderError
 from specroute.target.stream import Piece
@@ -21,9 +22,19 @@ class Lane:
     the answer's ``max_tokens`` bounds what it can buffer.
     """
 
-    def __init__(self, stream: AsyncGenerator[Piece], start: int, start_tokens: int) -> None:
+    def __init__(
+        self,
+        stream: AsyncGenerator[Piece],
+        start: int,
+        start_tokens: int,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         self.start = start
         self.start_tokens = start_tokens
+        self.started_at = clock()
+        self.ready_at: float | None = None
+        """When its first piece came."""
+        self._clock = clock
         self._stream = stream
         self._pieces: deque[Piece] = deque()
         self._error: ProviderError | None = None
@@ -34,6 +45,8 @@ class Lane:
         try:
             async with aclosing(self._stream):
                 async for piece in self._stream:
+                    if self.ready_at is None:
+                        self.ready_at = self._clock()
                     self._pieces.append(piece)
                     self._arrived.set()
         except ProviderError as error:
@@ -45,6 +58,21 @@ class Lane:
     def ready(self) -> bool:
         """Its first token is there."""
         return bool(self._pieces)
+
+    @property
+    def over(self) -> bool:
+        """It has ended, and its line is in the book."""
+        return self._task.done()
+
+    @property
+    def broken(self) -> bool:
+        """It ended in an error before anything came."""
+        return self._error is not None and not self._pieces
+
+    @property
+    def waiting(self) -> int:
+        """Ids, or characters, that have arrived and were not taken yet."""
+        return sum(len(p.text) if p.ids is None else len(p.ids) for p in self._pieces)
 
     def buffered_text(self) -> str:
         """The text of what has arrived and was not taken yet."""

@@ -1,11 +1,12 @@
 """``prefix``: streams started beside the plain one, from drafted beginnings of its answer.
 
-Lane 0 is the plain stream. Lanes 1..m start from committed + drafted chunks. Where lane 0's own
-tokens cover a lane's start exactly, that lane takes over, already ahead; where they leave the draft
-the other lanes are cancelled and nothing was lost. Each lane is the target's own sample given a
-beginning that the target itself produced, so the answer is distributed as a plain one, under any
-sampling settings, provided the switch falls on one of lane 0's token boundaries. Costs one more
-request, and the prompt as input, a lane.
+Lane 0 is the plain stream. Lanes start beside it from committed + drafted text, as the draft grows.
+Where the leading stream's own tokens cover a lane's start exactly, that lane takes over, already
+ahead, and new ones are started; where they leave the draft the other lanes are cancelled and
+nothing was lost. Each lane is the target's own sample given a beginning that the target itself
+produced, so the answer is distributed as a plain one, under any sampling settings, provided the
+switch falls on one of the leading stream's token boundaries. Costs one more request, and the prompt
+as input, a lane. A draft that has nothing yet is asked again while the plain stream runs on.
 
 Which lane goes on is never decided by how fast or how long it is: a lane whose first token has not
 come when it is covered is dropped, every other is taken.
@@ -14,16 +15,15 @@ come when it is covered is dropped, every other is taken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from specroute.alignment import cut_points, matched_pieces
-from specroute.context import Committed
 from specroute.draft.base import Proposal
-from specroute.draft.ngram import split_pieces
 from specroute.errors import DraftError, ProviderError
 from specroute.events import Commit, Event, Handover, RoundDone
+from specroute.method.drafted import Drafted
+from specroute.method.fleet import Fleet, Tempo
 from specroute.method.lane import Lane
 from specroute.target.stream import Piece
 from specroute.types import Exactness, Usage
@@ -33,8 +33,14 @@ if TYPE_CHECKING:
 
 LANES = 3
 """Lanes beside the plain stream, where the plan leaves them open."""
-FRUITLESS = 3
-"""Waves in a row that brought no switch, after which a request starts no more."""
+FRUITLESS = 6
+"""Drafts in a row whose lanes all failed, after which a request starts no more."""
+BROKEN = 3
+"""Lanes that broke, after which it starts no more: the server doesn't want as many calls."""
+RETOKENISED = "retokenised: a lane's beginning was cut into tokens by its server"
+LOOSE = "match = loose: lanes began from words that only resemble the answer's"
+
+_WORDS = re.compile(r"\s*\S+|\s+")
 
 
 async def run(session: Session) -> AsyncGenerator[Event]:
@@ -44,7 +50,10 @@ async def run(session: Session) -> AsyncGenerator[Event]:
     lane becomes a hand-over if something is committed, and is raised if nothing is.
     """
     lead = Lane(
-        session.stream("plain", show_tokens=True), _position(session), session.answer.tokens
+        session.stream("plain", show_tokens=True),
+        _position(session),
+        session.answer.tokens,
+        session.clock,
     )
     race = _Race(session, lead)
     try:
@@ -65,45 +74,31 @@ def _position(session: Session) -> int:
 
 def _names_ids(session: Session) -> bool:
     """Lanes begin from ids, and their streams name theirs."""
-    return session.target.by_ids and session.by_ids
-
-
-@dataclass(slots=True)
-class _Wave:
-    """One draft with the lanes started from it. Positions are the answer's."""
-
-    start: int
-    draft: tuple[int, ...] | str
-    lanes: list[Lane] = field(default_factory=list)
-    matched: int = 0
-    draft_seconds: float = 0.0
-    switched: bool = False
-
-    def counts(self) -> tuple[int, int]:
-        """(drafted, matched) in tokens; of a draft by text in pieces of about a token each."""
-        if not isinstance(self.draft, str):
-            return len(self.draft), self.matched
-        pieces = split_pieces(self.draft)
-        return len(pieces), matched_pieces(pieces, self.draft[: self.matched])[0]
+    return session.target.by_ids and session.by_ids and not session.loose
 
 
 class _Race:
-    """The leading lane, the draft being made, and the wave of lanes started from the last one."""
+    """The leading lane, the draft that it is held against, and the lanes started from that."""
 
     def __init__(self, session: Session, lead: Lane) -> None:
         self.session = session
         self.lead = lead
-        self.most = session.plan.lanes or LANES
-        self.lanes = [lead]
-        """All that were ever started."""
-        self.wave: _Wave | None = None
+        self.started = [lead]
+        """Lanes that may not have ended yet."""
+        plan, figures = session.plan, session.snapshot()
+        pace = Tempo(figures.pace.ttft_s, figures.pace.tpot_s)
+        self.fleet = Fleet(plan.lanes or LANES, max(plan.chunk or plan.k, 1), pace)
+        self.draft_s = figures.draft_s
+        """Seconds a drafted token."""
+        self.draft: Drafted | None = None
         self.drafting: asyncio.Task[Proposal] | None = None
-        self.draft_at = 0
         self.by_ids = _names_ids(session)
         self.over = False
-        """No further drafts: the draft failed or has nothing to propose."""
+        """No further drafts: the draft failed, or lanes don't pay here."""
         self.fruitless = 0
-        """Waves in a row without a switch."""
+        """Drafts in a row whose lanes all failed."""
+        self.done: list[Event] = []
+        """Rounds that ended since the last event."""
         self.finish: str | None = None
         self.counted: Usage | None = None
         self.switched = False
@@ -111,128 +106,181 @@ class _Race:
 
     async def run(self) -> AsyncGenerator[Event]:
         while True:
-            self._start_draft()
+            self._fill()
             piece = await self._next_piece()
+            for event in self._rounds():
+                yield event
             if piece is None:
                 break
             async for event in self._take(piece):
                 yield event
+            for event in self._rounds():
+                yield event
             if self.session.answer.finish is not None:
                 await self._settle()
                 break
-        if self.wave is not None:
-            yield self._end_wave(rejected=False)
+        self._end_draft(rejected=False)
+        for event in self._rounds():
+            yield event
+        if not self.session.tally.rounds and not self.over:
+            self.session.nothing_drafted()
         if self.session.answer.finish is None:
             yield self._closing()
 
+    def _rounds(self) -> list[Event]:
+        done, self.done = self.done, []
+        return done
+
     async def _settle(self) -> None:
         """The answer has ended: read on to the leading lane's own end, for its server's count."""
-        while await self.lead.next() is not None:
-            pass
+        self.fleet.clear()
+        while (piece := await self.lead.next()) is not None:
+            self.counted = piece.usage or self.counted
+        self._count_prompt()
 
-    # --- drafting ---------------------------------------------------------------------------
+    def _count_prompt(self) -> None:
+        session = self.session
+        prompt = None if self.counted is None else self.counted.prompt_tokens
+        if prompt is not None and session.prompt_tokens is None:
+            session.prompt_tokens = prompt - self.lead.start_tokens
 
-    def _start_draft(self) -> None:
-        if self.over or self.drafting is not None or self.wave is not None:
+    # --- drafting and launching -------------------------------------------------------------
+
+    @property
+    def _scale(self) -> float:
+        """Positions a token."""
+        if self.by_ids:
+            return 1.0
+        answer, draft = self.session.answer, self.draft
+        if draft is not None and draft.text:
+            return max(len(draft.text) / max(draft.tokens(len(draft.text)), 1), 1.0)
+        return max(len(answer.text) / answer.tokens, 1.0) if answer.tokens > 8 else 4.0
+
+    def _fill(self) -> None:
+        """Start the lanes that can be of use now, and more drafting where it runs short."""
+        if self.over:
             return
-        k = self.session.next_k()
-        if k == 0 or self.fruitless >= FRUITLESS:
-            self.over = True
+        fleet, draft = self.fleet, self.draft
+        fleet.drop_broken()
+        if fleet.failed >= BROKEN:
+            self.session.notes.append(f"no more lanes: {fleet.failed} broke before they began")
+            self._stop()
             return
-        self.draft_at = _position(self.session)
+        scale, now = self._scale, self.session.clock()
+        place = draft.place if draft is not None and draft.loose else _position(self.session)
+        while draft is not None and len(fleet.lanes) < fleet.most:
+            start = fleet.next_start(self.lead, place, now, scale)
+            cut = draft.cut_from(start - draft.start)
+            if cut is None or not self._pays(draft, cut):
+                break
+            self._launch(draft, cut)
+        if self.drafting is None and not (draft is not None and draft.ended):
+            self._draft_on(place, now, scale)
+
+    def _draft_on(self, place: float, now: float, scale: float) -> None:
+        """Ask for as much as all the lanes need, or, of a slow draft, for one lane's spacing."""
+        session, fleet, draft = self.session, self.fleet, self.draft
+        if draft is None and (self.fruitless >= FRUITLESS or session.next_k() == 0):
+            self._stop()
+            return
+        start = fleet.next_start(self.lead, place, now, scale)
+        wanted = start + scale * fleet.spacing * (fleet.most - len(fleet.lanes) + 1)
+        missing = int((wanted - (place if draft is None else draft.end)) / scale)
+        if draft is not None and missing < fleet.spacing:
+            return
+        if self.draft_s is None or self.draft_s * missing > (fleet.tempo.tpot_s or 0.0):
+            missing = fleet.spacing
+        after = None if draft is None else draft.begun()
         self.drafting = asyncio.create_task(
-            self.session.draft(k * self.most, greedy=True), name="draft for lanes"
+            session.draft(max(missing, 1), greedy=True, after=after, ask=False),
+            name="draft for lanes",
         )
+        if draft is None:
+            at, before = _position(session), session.committed
+            self.draft = Drafted(at, before, by_ids=self.by_ids, loose=session.loose)
 
     async def _next_piece(self) -> Piece | None:
-        """The leading lane's next piece; meanwhile a finished draft becomes a wave."""
+        """The leading lane's next piece; meanwhile what is drafted becomes lanes."""
         coming = asyncio.ensure_future(self.lead.next())
         try:
             while self.drafting is not None and not coming.done():
                 await asyncio.wait((coming, self.drafting), return_when=asyncio.FIRST_COMPLETED)
                 if self.drafting.done():
-                    self._launch()
+                    self._drafted()
+                    self._fill()
             return await coming
         finally:
             if not coming.done():
                 coming.cancel()
                 await asyncio.wait([coming])
 
-    def _launch(self) -> None:
-        session, drafting = self.session, self.drafting
+    def _drafted(self) -> None:
+        session, drafting, draft = self.session, self.drafting, self.draft
         self.drafting = None
         if drafting is None:
             return
         try:
             proposal = drafting.result()
         except DraftError as error:
-            self.over = True
             session.notes.append(f"the draft failed: {error}")
+            self._stop()
             return
-        if not proposal:
-            self.over = True
+        if draft is None:
+            return  # The answer has left it meanwhile.
+        if self.by_ids and proposal.text and proposal.ids is None:
+            session.notes.append("the draft's tokens are not in the target's vocabulary")
+            self._stop()
             return
-        ids = proposal.ids[:-1] if proposal.ended and proposal.ids else proposal.ids
-        draft: tuple[int, ...] | str | None = ids if self.by_ids else proposal.text
-        if not draft:
-            self.over = True
-            if proposal.text and self.by_ids:
-                session.notes.append("the draft's tokens are not in the target's vocabulary")
-            return
-        # What the leading lane has said since the draft was asked for must be what it drafted.
-        since = _tail(session, self.draft_at, self.by_ids)
-        if draft[: len(since)] != since:
-            return
-        wave = _Wave(self.draft_at, draft, matched=len(since), draft_seconds=proposal.seconds)
-        here = self.draft_at + len(since)
-        limit = session.answer.max_tokens if self.by_ids else None
-        for cut in self._cuts(wave):
-            if self.draft_at + cut > here and (limit is None or self.draft_at + cut < limit):
-                wave.lanes.append(self._lane(wave, cut))
-        if wave.lanes:
-            self.wave = wave
-        else:
-            self.over = True
+        draft.grow(proposal)
+        self.draft_s = draft.seconds / max(draft.tokens(len(draft)), 1)
+        if not len(draft):
+            self.draft = None  # Nothing yet: it is asked again with the next piece.
+        elif not draft.catch_up(_tail(session, draft.start, self.by_ids)):
+            self._end_draft(rejected=True)
+        elif draft.used_up and not self.fleet.lanes:
+            self._end_draft(rejected=False)
 
-    def _cuts(self, wave: _Wave) -> Sequence[int]:
-        """Where in the draft lanes start: at the end of each K-th token, or, by text, at the
-        nearest place where a token boundary is sure (before a space between non-spaces)."""
-        size = len(wave.draft)
-        step = max(size // self.most, 1)
-        wanted = list(range(step, size + 1, step))[: self.most]
-        if not isinstance(wave.draft, str):
-            return wanted
-        sure = cut_points(wave.draft)
-        cuts: list[int] = []
-        for want in wanted:
-            near = [c for c in sure if c <= want and c > (cuts[-1] if cuts else 0)]
-            if near:
-                cuts.append(near[-1])
-        return cuts
+    def _stop(self) -> None:
+        """No more drafts; lanes that are under way may still be of use."""
+        self.over = True
+        if self.draft is not None:
+            self.draft.ended = True
+            if not len(self.draft):
+                self.draft = None
 
-    def _lane(self, wave: _Wave, cut: int) -> Lane:
+    def _pays(self, draft: Drafted, cut: int) -> bool:
+        """Whether a lane from there is likely enough to be reached, given how far the draft has
+        been followed."""
         session = self.session
-        base = _before(session, wave.start, self.by_ids)
-        begun = wave.draft[:cut]
-        if isinstance(begun, str):
-            committed = Committed(base.text + begun, None)
-            used = session.answer.tokens  # refined by the server's own max_tokens at the switch
-        else:
-            committed = Committed("", (*(base.ids or ()), *begun))
-            used = wave.start + cut
+        limit = session.answer.max_tokens
+        if limit is not None and self.by_ids and draft.start + cut >= limit:
+            return False
+        if not session.plan.worth:
+            return True
+        here, there = draft.tokens(draft.matched), max(draft.tokens(cut), 1)
+        survival = session.survival(there)
+        reached = survival[there - 1] / (survival[here - 1] if here else 1.0)
+        return reached >= session.plan.worth
+
+    def _launch(self, draft: Drafted, cut: int) -> None:
+        session = self.session
+        # By text it is refined by the server's own max_tokens at the switch.
+        used = draft.start + cut if self.by_ids else session.answer.tokens
         stream = session.target.stream(
             session.request,
             session.prompt,
-            committed,
+            draft.begun(cut),
             used=used,
             purpose="lane",
             book=session.book,
-            deadline=session.deadline,
+            deadline=session.deadline.resumed() if session.answer.tokens else session.deadline,
             show_tokens=True,
+            beyond=session.answer.tokens + draft.tokens(cut) - draft.tokens(draft.matched),
         )
-        lane = Lane(stream, wave.start + cut, used)
-        self.lanes.append(lane)
-        return lane
+        lane = Lane(stream, draft.start + cut, used, session.clock)
+        draft.launched = True
+        self.fleet.lanes.append(lane)
+        self.started.append(lane)
 
     # --- following the leading lane ---------------------------------------------------------
 
@@ -240,80 +288,92 @@ class _Race:
         """Commit one piece of the leading lane; switch where it covers the next lane's start."""
         self.counted = piece.usage or self.counted
         if piece.extra:
-            self.over = True  # A lane would begin after the text, without what came beside it.
+            # A lane would begin after the text, without what came beside it.
+            self._stop()
+            self.fleet.clear()
         self.finish = piece.finish or self.finish
+        self._time()
         if self.by_ids and piece.ids is not None:
-            last = len(piece.ids) - 1
-            for i, token in enumerate(piece.ids):
+            for token in piece.ids:
                 yield Commit(ids=(token,))
-                done = self._follow_id(token)
-                if done is not None:
-                    yield done
                 if self.session.answer.finish is not None:
                     return
-                if self._covered() and self._switch(at_boundary=i == last):
+                draft = self.draft
+                if draft is not None and not draft.follow_id(token):
+                    self._end_draft(rejected=True)
+                elif self._at_start() and self._switch():
                     return
+                self._end_used_up()
         elif piece.text or piece.extra:
             async for event in self._take_text(piece):
                 yield event
+
+    def _time(self) -> None:
+        """The plain stream's own pace, while it leads."""
+        lead, tempo = self.lead, self.fleet.tempo
+        if self.switched or lead.ready_at is None:
+            return
+        if not self.session.answer.tokens:
+            tempo.began(lead.ready_at - lead.started_at)
+        tempo.streamed(self.session.answer.tokens, self.session.clock() - lead.ready_at)
 
     def _closing(self) -> Commit:
         """The end of the leading lane: its finish, and the server's count where it gave one."""
         session, missing = self.session, 0
         if self.counted is not None:
-            prompt, made = self.counted.prompt_tokens, self.counted.completion_tokens
+            made = self.counted.completion_tokens
             if made is not None:
                 missing = self.lead.start_tokens + made - session.answer.tokens
-            if prompt is not None and session.prompt_tokens is None:
-                session.prompt_tokens = prompt - self.lead.start_tokens
+        self._count_prompt()
         return Commit("", None, missing, self.finish or "stop", limited=False)
 
-    def _follow_id(self, token: int) -> RoundDone | None:
-        wave = self.wave
-        if wave is None or isinstance(wave.draft, str):
-            return None
-        if wave.matched < len(wave.draft) and wave.draft[wave.matched] == token:
-            wave.matched += 1
-            if wave.matched < len(wave.draft) or wave.lanes:
-                return None
-            return self._end_wave(rejected=False)
-        return self._end_wave(rejected=wave.matched < len(wave.draft))
+    def _at_start(self) -> bool:
+        """Whether the leading stream is where the next lane starts. One that it has passed without
+        stopping there is of no use."""
+        draft, lanes = self.draft, self.fleet.lanes
+        while draft is not None and lanes and lanes[0].start < draft.place:
+            lanes.pop(0).cancel()
+        return bool(draft is not None and lanes and lanes[0].start == draft.place)
 
-    def _covered(self) -> bool:
-        wave = self.wave
-        return bool(wave and wave.lanes and wave.lanes[0].start <= wave.start + wave.matched)
-
-    def _switch(self, *, at_boundary: bool) -> bool:
-        """The next lane's start is covered: it leads from here, if it is covered exactly and has
-        begun to answer (settled by its first token alone); else it is dropped."""
-        wave = self.wave
-        if wave is None:
-            return False
-        lane = wave.lanes.pop(0)
-        if lane.start != wave.start + wave.matched or not lane.ready or not at_boundary:
+    def _switch(self) -> bool:
+        """The next lane leads from here, if it has begun to answer (settled by its first token
+        alone); else it is dropped."""
+        lane = self.fleet.lanes.pop(0)
+        if not lane.ready or self.draft is None:
             lane.cancel()
             return False
-        old, self.lead = self.lead, lane
-        self.counted = self.finish = None
-        self.switched = True
-        wave.switched = True
+        if lane.ready_at is not None:
+            self.fleet.tempo.began(lane.ready_at - lane.started_at)
+        self.lead, old = lane, self.lead
         old.cancel()
+        self.counted = self.finish = None
+        self.switched = self.draft.switched = True
         return True
 
-    def _end_wave(self, *, rejected: bool) -> RoundDone:
-        wave, self.wave = self.wave, None
-        assert wave is not None
-        self.fruitless = 0 if wave.switched else self.fruitless + 1
-        for lane in wave.lanes:
-            lane.cancel()
-        drafted, accepted = wave.counts()
-        return RoundDone(
-            drafted=drafted,
-            accepted=accepted,
-            judged=accepted + (rejected and accepted < drafted),
-            draft_seconds=wave.draft_seconds,
-            verify_seconds=None,
-            context=self.session.context,
+    def _end_used_up(self) -> None:
+        if self.draft is not None and self.draft.used_up and not self.fleet.lanes:
+            self._end_draft(rejected=False)
+
+    def _end_draft(self, *, rejected: bool) -> None:
+        """The answer has left the draft, or come to its end."""
+        draft, self.draft = self.draft, None
+        self.fleet.clear()
+        self.started = [lane for lane in self.started if lane is self.lead or not lane.over]
+        # What is being drafted runs to its end (a drafter has one task at a time) and is dropped.
+        if draft is None or not len(draft):
+            return
+        if draft.launched:
+            self.fruitless = 0 if draft.switched else self.fruitless + 1
+        drafted, accepted = draft.tokens(len(draft)), draft.tokens(draft.matched)
+        self.done.append(
+            RoundDone(
+                drafted=drafted,
+                accepted=accepted,
+                judged=accepted + (rejected and accepted < drafted),
+                draft_seconds=draft.seconds,
+                verify_seconds=None,
+                context=self.session.context,
+            )
         )
 
     # --- by text ----------------------------------------------------------------------------
@@ -321,62 +381,60 @@ class _Race:
     async def _take_text(self, piece: Piece) -> AsyncGenerator[Event]:
         session = self.session
         parts = piece.texts if piece.texts and "".join(piece.texts) == piece.text else (piece.text,)
-        seen = parts is piece.texts
+        seen = parts is piece.texts and not session.loose
+        if session.loose:
+            parts = tuple(_WORDS.findall(piece.text))
         extra = piece.extra
         left = list(parts)
         while left or extra:
             part = left.pop(0) if left else ""
+            draft, tokens = self.draft, int(bool(part))
+            if draft is not None:
+                draft.settle(part)
             # Where a boundary can't be seen, what comes after it must show it.
-            if not seen and self._covered() and self._switch_text(part):
+            if part and not seen and self._at_start() and self._switch_text(part):
                 return
-            wave, tokens, fits = self.wave, int(bool(part)), False
-            if wave is not None and isinstance(wave.draft, str):
-                next_start = wave.lanes[0].start - wave.start if wave.lanes else None
-                if not seen and next_start and wave.matched < next_start < wave.matched + len(part):
-                    cut = next_start - wave.matched
-                    left.insert(0, part[cut:])
-                    part, tokens = part[:cut], 0
-                fits = wave.draft.startswith(part, wave.matched)
-                if fits:
-                    wave.matched += len(part)
-                else:
-                    yield self._end_wave(rejected=True)
+            lanes = self.fleet.lanes
+            if draft is not None and lanes and not seen and not draft.loose:
+                size = lanes[0].start - draft.place
+                if 0 < size < len(part):
+                    left.insert(0, part[size:])
+                    part, tokens = part[:size], 0
+            if draft is not None and not draft.follow(part):
+                self._end_draft(rejected=True)
             yield Commit(part, None, tokens, None, extra, limited=self.switched)
             extra = None
             if session.answer.finish is not None:
                 return
-            if wave is None or not fits:
-                continue
-            if seen and self._covered() and self._switch_text(None):
+            if seen and self._at_start() and self._switch_text(None):
                 return
-            if wave.matched == len(wave.draft) and not wave.lanes:
-                yield self._end_wave(rejected=False)
+            self._end_used_up()
 
     def _switch_text(self, ahead: str | None) -> bool:
         """As :meth:`_switch`. Where the boundary was not seen, ``ahead`` is how the leading lane
         goes on: both lanes must do so with a space."""
-        wave = self.wave
-        if wave is None:
+        session, lane = self.session, self.fleet.lanes[0]
+        if ahead is not None and lane.ready:
+            both = ahead.startswith(" ") and lane.buffered_text().startswith(" ")
+            if not both:
+                self.fleet.lanes.pop(0).cancel()
+                return False
+        lane.start_tokens = session.answer.tokens
+        if not self._switch():
             return False
-        lane = wave.lanes[0]
-        spaces = ahead is None or (ahead.startswith(" ") and lane.buffered_text().startswith(" "))
-        lane.start_tokens = self.session.answer.tokens
-        if not self._switch(at_boundary=spaces):
-            return False
-        self.session.loosen(
-            Exactness.BOUNDED,
-            "retokenised: a lane's beginning was cut into tokens by its server",
-        )
+        if session.loose:
+            session.loosen(Exactness.HEURISTIC, LOOSE)
+        session.loosen(Exactness.BOUNDED, RETOKENISED)
         return True
 
     async def aclose(self) -> None:
         """End every lane and the draft; idempotent."""
-        for lane in self.lanes:
+        for lane in self.started:
             lane.cancel()
         if self.drafting is not None:
             self.drafting.cancel()
             await asyncio.wait([self.drafting])
-        for lane in self.lanes:
+        for lane in self.started:
             await lane.ended()
 
 
@@ -385,10 +443,3 @@ def _tail(session: Session, start: int, by_ids: bool) -> tuple[int, ...] | str:
     if by_ids:
         return tuple((session.answer.ids or [])[start:])
     return session.answer.text[start:]
-
-
-def _before(session: Session, start: int, by_ids: bool) -> Committed:
-    committed = session.committed
-    if by_ids:
-        return Committed("", (committed.ids or ())[:start])
-    return replace(committed, text=committed.text[:start], ids=None)

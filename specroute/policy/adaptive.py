@@ -32,6 +32,8 @@ class Adaptive:
     max_rounds: int = 0
     lossy: Lossy | None = None
     """The lossy acceptance rule, where one was asked for."""
+    loose: bool = False
+    """Lanes may follow words that only resemble the draft's."""
 
     @property
     def eager(self) -> bool:
@@ -84,6 +86,7 @@ class Adaptive:
             reason,
             lanes=offer.lanes,
             chunk=offer.chunk,
+            worth=offer.worth,
             max_rounds=offer.max_rounds or self.max_rounds,
             predicted=offer.forecast,
             plain=plain.forecast,
@@ -96,6 +99,8 @@ class Adaptive:
         most = view.plan.max_rounds if view.plan is not None else self.max_rounds
         if most and view.rounds >= most:
             return 0
+        if view.plan is not None and view.plan.method is Method.PREFIX:
+            return 1  # Nothing is lost by going on: each lane is weighed for itself (``worth``).
         limit = self.objective.max_num_speculative_tokens
         if view.remaining is not None:
             limit = min(limit, max(view.remaining - 1, 1))

@@ -43,6 +43,8 @@ class Plan:
     """Streams beside the plain one."""
     chunk: int = 0
     """Drafted tokens from one lane's start to the next one's."""
+    worth: float = 0.0
+    """The least chance of being reached at which a lane is started."""
     max_rounds: int = 0
     """Hand over to a plain stream after so many rounds; 0 is no limit."""
     draft_temperature: float | None = None

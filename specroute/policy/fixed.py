@@ -24,6 +24,8 @@ class Fixed:
     max_rounds: int = 0
     lossy: Lossy | None = None
     """The lossy acceptance rule, where one was asked for."""
+    loose: bool = False
+    """Lanes may follow words that only resemble the draft's."""
     lanes: int = 3
     """In ``prefix``: streams beside the plain one."""
     predicted_tokens: int = 2048

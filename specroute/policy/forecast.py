@@ -33,6 +33,7 @@ class Offer:
     k: int = 0
     lanes: int = 0
     chunk: int = 0
+    worth: float = 0.0
     max_rounds: int = 0
 
 

@@ -25,6 +25,7 @@ def make_policy(config: PolicyConfig) -> tuple[Policy, Exactness]:
     preset = load_preset(config.preset)
     params: dict[str, Any] = {**preset.params, **config.params}
     floor = Exactness(params.pop("exactness"))
+    loose = params.pop("match") == "loose"
     rule = params.pop("acceptance")
     tau, epsilon, delta = (params.pop(name) for name in ("tau", "epsilon", "delta"))
     lossy: Lossy | None = None
@@ -35,8 +36,13 @@ def make_policy(config: PolicyConfig) -> tuple[Policy, Exactness]:
             f"policy {config.preset!r}: acceptance = {rule!r} is lossy; allow its label with "
             "exactness = 'heuristic', or use acceptance = 'exact'"
         )
+    if loose and floor is not Exactness.HEURISTIC:
+        raise ConfigError(
+            f"policy {config.preset!r}: match = 'loose' follows words that only resemble the "
+            "answer's; allow its label with exactness = 'heuristic', or use match = 'exact'"
+        )
     if preset.policy == "fixed":
         params["method"] = Method(params["method"])
-        return Fixed(**params, lossy=lossy), floor
+        return Fixed(**params, lossy=lossy, loose=loose), floor
     objective = Objective(**{f.name: params.pop(f.name) for f in fields(Objective)})
-    return Adaptive(objective, **params, lossy=lossy), floor
+    return Adaptive(objective, **params, lossy=lossy, loose=loose), floor

@@ -205,8 +205,7 @@ async def _generate(
     call = dict(body)
     if caps.chat_max_logprobs:
         path = CHAT
-        # llama-cpp-python shows no logprobs at all unless alternatives are asked for.
-        call |= {"logprobs": True, "top_logprobs": 1}
+        call["logprobs"] = True
     else:
         if prompt.ids is None and prompt.text is None:
             raise BadEvidence("chat shows no log-probabilities, and the prompt is not known")

@@ -48,9 +48,11 @@ async def pieces(
     book: Book,
     deadline: Deadline,
     prompt_tokens: int | None = None,
+    beyond: int | None = None,
 ) -> AsyncGenerator[Piece]:
     """Stream one call. The book's line gets the server's usage, or ``prompt_tokens`` and a count of
-    what was received (marked estimated) when the stream is ended early. Raises the errors of
+    what was received (marked estimated) when the stream is ended early. ``beyond``: tokens of the
+    answer that the prompt goes on with, where ``prompt_tokens`` are not known. Raises the errors of
     ``specroute.errors``."""
     with book.attempt(target, purpose) as entry:
         received = 0
@@ -74,6 +76,7 @@ async def pieces(
         finally:
             entry.estimated = shown is None
             entry.usage = shown if shown is not None else Usage(prompt_tokens, received, None)
+            entry.beyond = beyond
 
 
 def _read(data: Mapping[str, Any]) -> Piece | None:

@@ -83,12 +83,14 @@ class Target:
         deadline: Deadline,
         show_tokens: bool = False,
         predicted: str = "",
+        beyond: int | None = None,
     ) -> AsyncGenerator[Piece]:
         """The target's own answer from the end of ``committed`` on, as a plain stream.
 
         ``used`` tokens of ``max_tokens`` are already committed. With nothing committed it is the
         caller's own request, streamed. ``show_tokens`` asks for each token's own string and, where
         the server has them, ids. ``predicted``: the text that the whole answer is expected to be.
+        ``beyond``: about how many tokens ``committed`` is, where that isn't ``used``.
         """
         path, payload, strip = self._continuation(request, prompt, committed, used, show_tokens)
         if predicted:
@@ -103,6 +105,7 @@ class Target:
             book=book,
             deadline=deadline,
             prompt_tokens=len(sent) if isinstance(sent, list) else None,
+            beyond=used if beyond is None else beyond,
         )
         for repeated in strip:
             found = _stripped(found, repeated)

@@ -62,8 +62,9 @@ async def watched(
         AsyncSpecRoute(config=config(server.url), **options) as client,
     ):
         seam: Any = client._client
-        found = parse(config(server.url), environ=KEYS)
-        seam.connections.answer_with(lambda up: Router(found, http_client=up, gates=gates))
+        seam.router = Router(
+            parse(config(server.url), environ=KEYS), http_client=seam.upstream, gates=gates
+        )
         yield server, client
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specroute.context import Committed, Prompt
-from specroute.draft.ngram import NgramDrafter, split_pieces
+from specroute.draft.ngram import NgramDrafter, NgramIndex, split_pieces
 from specroute.draft.passage import LEAST, passage
 
 TEXT = "".join(f"line {i} of the file says {i * i}\n" for i in range(12))
@@ -52,3 +52,25 @@ async def test_prompt_lookup_begins_with_the_passage() -> None:
     assert (await session.propose(Committed(""), 10_000)).text == TEXT
     assert (await session.propose(Committed(""), 7)).text == "".join(split_pieces(TEXT)[:7])
     assert (await session.propose(Committed("line 3 of the"), 2)).text == " file says"
+
+
+async def test_a_draft_that_is_gone_on_from_keeps_its_place() -> None:
+    """Although the same words stand elsewhere, later; taken back, they are as if never said."""
+    text = "one two three four five. " * 2 + "zero one two three six seven eight nine ten"
+    session = await NgramDrafter().open(prompt(text), None)
+    draft = (await session.propose(Committed("five. one two"), 2)).text
+    assert draft == " three four"
+    assert (await session.propose(Committed("five. one two" + draft), 2)).text == " five."
+    assert (await session.propose(Committed("five. zero one two"), 2)).text == " three six"
+
+
+def test_what_an_index_takes_back_is_as_if_never_said() -> None:
+    """But for what was there at the mark."""
+    index: NgramIndex[int] = NgramIndex(3, 2)
+    index.extend([1, 2, 3, 1, 2])
+    index.mark()
+    index.extend([4, 1, 2])
+    assert list(index.find()) == [5]
+    index.truncate(2)
+    assert index.items == [1, 2, 3, 1, 2]
+    assert list(index.find()) == [2]

@@ -88,7 +88,9 @@ async def test_a_draft_that_fails_leaves_the_plain_answer(
         if mode not in ("long", "empty") and drafter.proposals != after:
             assert "draft" in said or "weights" in said or got.report.rounds == 0
         if mode == "long":
-            assert max(k for s in drafter.sessions for k in s.calls) <= 6
+            # Lanes ask for as much as all of them need.
+            most = 6 if method == "score" else 40
+            assert max(k for s in drafter.sessions for k in s.calls) <= most
             assert got.report.drafted >= got.report.accepted
         assert drafter.open_sessions == 0
 

@@ -1,1 +1,0 @@
-"""``specroute demo --page``: provisional text in a browser, on loopback only."""
