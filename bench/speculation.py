@@ -27,7 +27,8 @@ import openai
 import torch
 
 from specroute import AsyncSpecRoute, measure, speedup
-from specroute.cli.demo import Plan, Screen, config
+from specroute.cli.demo import Screen
+from specroute.cli.demo_plan import Plan, config
 from specroute.comparison import Traffic, compare
 from specroute.measure import Acceptance
 from specroute.reference import corpus

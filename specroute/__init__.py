@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from specroute.client import AsyncSpecRoute, SpecRoute
     from specroute.config import Config
     from specroute.errors import (
+        AllCooling,
         BadAnswer,
         ConfigError,
         ConnectFailed,
@@ -45,6 +46,7 @@ _HOMES = {
     "Reports": "reporting",
     "report": "reporting",
     "reports": "reporting",
+    "AllCooling": "errors",
     "BadAnswer": "errors",
     "ConfigError": "errors",
     "ConnectFailed": "errors",
@@ -60,6 +62,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AllCooling",
     "AsyncSpecRoute",
     "BadAnswer",
     "Commit",

@@ -1,6 +1,8 @@
-"""The attempts of one plain call: sent, and sent again while the rules and the deadline allow.
+"""The attempts of one plain call: sent, and sent again, to this target or the next, while the rules
+and the deadline allow.
 
-Knows when another attempt is made. Knows neither who the provider is nor what an answer holds.
+Knows when another attempt is made and after how long. Knows neither what an answer holds nor how a
+target is reached; who may be asked is the itinerary's matter, who had better be, health's.
 """
 
 from __future__ import annotations
@@ -9,71 +11,257 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from specroute.errors import DeadlineExceeded, ProviderError
+from specroute.errors import AllCooling, DeadlineExceeded, ProviderError
 from specroute.exchange import Reply, RouterRequest
-from specroute.http import retry
-from specroute.http.client import HttpClient
+from specroute.health import Deployment, Health
+from specroute.http import faults, retry
+from specroute.http.client import Call, HttpClient
 from specroute.http.deadline import Deadline
-from specroute.outgoing import call_for, count_retry
-from specroute.replies import answered, refused
+from specroute.http.faults import Fault
+from specroute.http.reply import OpenReply
+from specroute.itinerary import Itinerary, substitute
+from specroute.outgoing import count_retry
+from specroute.replies import Refusal, answered, refused
 from specroute.tally import PlainTally
+from specroute.types import Exactness, TargetRef
 
 log = logging.getLogger("specroute")
 
 
-async def attempt(
-    request: RouterRequest,
-    http: HttpClient,
-    deadline: Deadline,
-    tally: PlainTally | None,
-    *,
-    whole: bool,
-    direct: bool,
-    rng: random.Random,
-) -> Reply:
-    """Send until there is an answer, an error status that stands, or an error to raise.
+@dataclass(slots=True)
+class Leg:
+    """One attempt at one target, ready to leave."""
 
-    ``direct``: a plain client's request, whose timeouts are each attempt's own. Nothing is sent
-    again after the first byte of an answer.
+    http: HttpClient
+    call: Call
+    deadline: Deadline
+    own_usage: bool = False
+    """Usage was asked for by us."""
+
+
+Legs = Callable[[TargetRef, int], Leg]
+"""(target, attempts made before) → the attempt; its clocks start then."""
+
+
+class Attempts:
+    """One request's. ``deadline`` spans them all; ``tally`` is ``None`` for what is no text call.
+
+    ``direct``: a plain client's request: it goes where it is addressed, whatever is known of that
+    place, and its timeouts are each attempt's own, as openai's are.
     """
-    call = call_for(request, None if tally is None else tally.target.model)
-    taken = 0
-    while True:
-        if taken and direct:
-            # A plain client's timeouts are openai's: each attempt has its own.
-            deadline = Deadline(deadline.timeouts, deadline.clock)
-        more = taken < request.max_retries and request.replayable
-        started = deadline.clock()
-        try:
-            reply = await http.send(call, deadline, decode=tally is not None)
-            if tally is not None:
-                tally.started_at = started
-                tally.request_id = reply.request_id
-            if reply.status < 400:
-                return await answered(reply, http.provider.name, tally, taken, whole)
-            now = time.time()
-            wait = retry.delay(taken, reply.headers, now, rng)
-            if not (
-                more
-                and retry.status_retryable(reply.status, reply.headers, now)
-                and (direct or wait < deadline.remaining("first_token"))
-            ):
-                return await refused(reply, http, tally, taken)
-            await reply.drain()
-            outcome = f"status {reply.status}"
-        except ProviderError as error:
-            wait = retry.delay(taken, None, 0.0, rng)
-            retryable = retry.error_retryable(error) or (
-                direct and isinstance(error, DeadlineExceeded)
-            )
-            in_time = direct or wait < deadline.remaining("first_token")
-            if not (more and retryable and in_time):
-                raise
-            outcome = error.outcome
+
+    def __init__(
+        self,
+        request: RouterRequest,
+        itinerary: Itinerary,
+        legs: Legs,
+        health: Health,
+        deployment: Callable[[TargetRef], Deployment],
+        deadline: Deadline,
+        tally: PlainTally | None,
+        *,
+        whole: bool,
+        direct: bool,
+        rng: random.Random,
+    ) -> None:
+        self.itinerary = itinerary
+        self.taken = 0
+        """Attempts made before the present one."""
+        self._request = request
+        self._legs = legs
+        self._health = health
+        self._deployment = deployment
+        self._deadline = deadline
+        self._tally = tally
+        self._whole = whole
+        self._direct = direct
+        self._rng = rng
+        self._leg: Leg | None = None
+        self._stands: Refusal | ProviderError | None = None
+        """The failure to show if nobody answers: the last one, but no refusal where another target
+        only failed."""
+
+    async def start(self) -> TargetRef:
+        """Choose whom to ask first, and wait where all ask to be left alone.
+
+        Raises :class:`AllCooling` where that would take too long.
+        """
+        targets = self.itinerary.targets
+        if self._direct:
+            return targets[0]
+        target, wait = self._best([(t, 0.0) for t in targets])
+        if target != targets[0] and self._tally is not None:
+            why = self._deployment(targets[0]).why(self._health.clock())
+            self._tally.notes.append(f"{targets[0]} {why}: {target} was asked first")
+        if wait > 0:
+            if wait >= self._deadline.remaining("first_token"):
+                raise self._all_cooling(wait)
+            await asyncio.sleep(wait)
+        return target
+
+    async def run(self, target: TargetRef, failed: ProviderError | None = None) -> Reply:
+        """Ask ``target``, and whoever comes next, until there is an answer, an error status that
+        stands, or an error to raise. ``failed``: ``target`` was asked and failed so."""
+        stands: Refusal | ProviderError | None = None
+        if failed is None or len(self.itinerary.targets) == 1:
+            self._go(target)
+        else:
+            self.itinerary.go(target)
+            stands = await self._move(failed, booked=True)
+        while stands is None:
+            got = await self._send()
+            if isinstance(got, Refusal):
+                stands = got
+                break
+            assert self._leg is not None
+            name = self._leg.http.provider.name
+            recovery = None if self._direct or self._whole or not self._request.replayable else self
+            try:
+                return await answered(
+                    got, name, self._tally, self.taken, self._whole, self._request, recovery
+                )
+            except ProviderError as error:
+                stands = await self._move(error)
+        if isinstance(stands, Refusal):
+            return refused(stands, self._tally, self.taken)
+        raise stands
+
+    async def again(self, error: ProviderError) -> OpenReply:
+        """Another answer from its start, for one that failed before anything of it was handed on.
+
+        Raises the error that stands.
+        """
+        stands: Refusal | ProviderError | None = await self._move(error)
+        if stands is None:
+            got = await self._send()
+            if isinstance(got, OpenReply):
+                return got
+            stands = got
+        raise stands.error() if isinstance(stands, Refusal) else stands
+
+    def _go(self, target: TargetRef) -> None:
+        self.itinerary.go(target)
+        leg = self._leg = self._legs(target, self.taken)
+        if self.taken:
+            count_retry(leg.call, self.taken)
+        tally = self._tally
         if tally is not None:
-            tally.attempt(outcome, deadline.clock() - started)
-        log.info("%s: retrying in %.2f s after %s", http.provider.name, wait, outcome)
-        await asyncio.sleep(wait)
-        taken += 1
-        count_retry(call, taken)
+            tally.target = target
+            tally.own_usage = leg.own_usage
+            tally.booked = False
+            tally.request_id = None
+            if not self._direct:
+                told = substitute(self.itinerary.preferred, target)
+                tally.exactness, tally.exactness_reason = told or (Exactness.EXACT, None)
+
+    async def _send(self) -> OpenReply | Refusal:
+        """Send until a good status comes, or what stands instead."""
+        while True:
+            leg, tally = self._leg, self._tally
+            assert leg is not None
+            if tally is not None:
+                tally.started_at = leg.deadline.clock()
+            failure: Refusal | ProviderError
+            try:
+                reply = await leg.http.send(leg.call, leg.deadline, decode=tally is not None)
+            except ProviderError as error:
+                failure = error
+            else:
+                if tally is not None:
+                    tally.request_id = reply.request_id
+                if reply.status < 400:
+                    return reply
+                failure = await Refusal.read(reply, leg.http)
+            stands = await self._move(failure)
+            if isinstance(stands, Refusal):
+                return stands
+            if stands is not None:
+                raise stands
+
+    async def _move(
+        self, failure: Refusal | ProviderError, *, booked: bool = False
+    ) -> Refusal | ProviderError | None:
+        """After a failure: get ready to ask whoever is next, or say which failure stands."""
+        fault, repeat, wait, outcome = self._read(failure)
+        if fault is not Fault.REFUSED or self._stands is None:
+            self._stands = failure
+        found = self._next(fault, repeat, wait)
+        tally = self._tally
+        if tally is not None and not booked and (found is not None or self._stands is not failure):
+            tally.attempt(outcome)
+            tally.booked = found is None
+        if found is None:
+            return self._stands
+        target, wait = found
+        log.info("%s after %s: asking %s in %.2f s", self.itinerary.here, outcome, target, wait)
+        if wait > 0:
+            await asyncio.sleep(wait)
+        self.taken += 1
+        self._go(target)
+        return None
+
+    def _read(self, failure: Refusal | ProviderError) -> tuple[Fault | None, bool, float, str]:
+        """(its fault, whether the same target may be asked again, after how long, its name)."""
+        if isinstance(failure, Refusal):
+            status, headers, now = failure.reply.status, failure.reply.headers, time.time()
+            fault = faults.of_status(status, failure.body)
+            repeat = retry.status_retryable(status, headers, now) and not (
+                status == 429 and fault is Fault.REFUSED
+            )
+            return (
+                fault,
+                repeat,
+                retry.delay(self.taken, headers, now, self._rng),
+                f"status {status}",
+            )
+        repeat = retry.error_retryable(failure)
+        if self._direct:
+            repeat = repeat or isinstance(failure, DeadlineExceeded)
+        wait = retry.delay(self.taken, None, 0.0, self._rng)
+        return faults.of_error(failure), repeat, wait, failure.outcome
+
+    def _next(
+        self, fault: Fault | None, repeat: bool, wait: float
+    ) -> tuple[TargetRef, float] | None:
+        """Whom to ask next and after how long; ``None``: nobody, or not in time."""
+        itinerary, here = self.itinerary, self.itinerary.here
+        if not self._request.replayable or here is None:
+            return None
+        if self._direct:
+            return (here, wait) if repeat and itinerary.retries > 0 else None
+        options = [
+            (target, wait if itinerary.asked(target) else 0.0)
+            for target in itinerary.options(fault)
+            if repeat or target != here
+        ]
+        if not options:
+            return None
+        target, wait = self._best(options)
+        return (target, wait) if wait < self._deadline.remaining("first_token") else None
+
+    def _best(self, options: list[tuple[TargetRef, float]]) -> tuple[TargetRef, float]:
+        """The option that can be asked soonest; of those alike one that is well, then the first."""
+        now = self._health.clock()
+        ranked = []
+        for index, (target, wait) in enumerate(options):
+            deployment = self._deployment(target)
+            ready = deployment.ready(now)
+            wait = wait if ready else max(wait, deployment.wait(now))
+            if ready and not wait:
+                return target, 0.0
+            ranked.append((wait, not ready, index, target))
+        wait, _, _, target = min(ranked, key=lambda each: each[:3])
+        return target, wait
+
+    def _all_cooling(self, wait: float) -> AllCooling:
+        now = self._health.clock()
+        each = "; ".join(f"{t} {self._deployment(t).why(now)}" for t in self.itinerary.targets)
+        return AllCooling(
+            f"no target of this model can be asked within the request's deadline: {each}. "
+            f"Try again in {wait:.1f} s",
+            provider=self.itinerary.preferred.provider,
+            wait_s=wait,
+        )

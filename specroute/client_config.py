@@ -73,6 +73,11 @@ def elsewhere(router: Router, base_url: str | httpx2.URL | NotGiven | None) -> b
 
 
 def load_config(source: Mapping[str, Any] | str | os.PathLike[str] | None) -> Config:
+    if not (source is None or isinstance(source, Mapping | str | os.PathLike)):
+        raise openai_errors.ConfigError(
+            "config must be a path, a dict of the file's structure or a specroute.Config, got "
+            f"{type(source).__name__}"
+        )
     path = source if source is None or isinstance(source, Mapping) else Path(source)
     return translated(lambda: load(path))
 

@@ -44,7 +44,7 @@ else:
 PLACEHOLDER_KEY = "specroute"
 """openai's constructor wants a key; with a config the providers' own keys are used instead."""
 
-_FIELDS = ("model", "stream", "stream_options", "specroute")
+_FIELDS = ("model", "stream", "stream_options", "specroute", "n", "prompt")
 
 
 class DropIn(_Client):

@@ -12,7 +12,8 @@
     │   ├── StatusError           an HTTP error status; has ``status``, ``headers``, ``body``
     │   ├── ErrorInBody           ``{"error": …}`` inside a 200 or a stream; has ``body``
     │   ├── BadAnswer             not what the API promises: HTML, no JSON, wrong shape
-    │   └── StreamTruncated       the stream ended with neither finish_reason nor [DONE]
+    │   ├── StreamTruncated       the stream ended with neither finish_reason nor [DONE]
+    │   └── AllCooling            every target asked to be left alone; has ``wait_s``
     ├── StreamAbandoned           the reader held a stream and did not read it for too long
     └── DraftError                a drafter failed; never reaches the caller, ends up in the report
 
@@ -130,6 +131,19 @@ class StreamTruncated(ProviderError):
     @property
     def outcome(self) -> str:
         return "truncated"
+
+
+class AllCooling(ProviderError):
+    """Every target has asked to be left alone for longer than the request may take; nothing was
+    sent. ``wait_s``: seconds until the first of them may be asked again."""
+
+    def __init__(self, message: str, *, provider: str, wait_s: float) -> None:
+        self.wait_s = wait_s
+        super().__init__(message, provider=provider)
+
+    @property
+    def outcome(self) -> str:
+        return "cooling"
 
 
 class StreamAbandoned(SpecRouteError):

@@ -10,14 +10,13 @@ from typing import Any, Protocol
 import httpx2
 
 from specroute.config import (
+    FALLBACK_ON,
     ModelConfig,
     PolicyConfig,
     ProviderConfig,
 )
 from specroute.draft.ahead import Ahead
-from specroute.errors import (
-    RequestError,
-)
+from specroute.errors import ProviderError, RequestError
 from specroute.http.client import HttpClient
 from specroute.http.deadline import Deadline
 from specroute.reporting import ReportHandle
@@ -32,10 +31,11 @@ class RouterRequest:
     """One HTTP request of the caller.
 
     ``path`` is relative to the API's base (``/chat/completions``). ``fields``: what is known of
-    the JSON body without decoding it (``model``, ``stream``, ``stream_options``, ``specroute``);
-    ``None``: decode to find out. ``connect_s``, ``read_s``: the caller's own timeouts, ``None``
-    where unset. ``outgoing``: the request to send as it is (a plain client's own), with its URL
-    and credentials. ``whole``: the caller wants the body read before the reply is handed over.
+    the JSON body without decoding it (``model``, ``stream``, ``stream_options``, ``specroute``,
+    ``n``, ``prompt``); ``None``: decode to find out. ``connect_s``, ``read_s``: the caller's own
+    timeouts, ``None`` where unset. ``outgoing``: the request to send as it is (a plain client's
+    own), with its URL and credentials. ``whole``: the caller wants the body read before the reply
+    is handed over.
     """
 
     method: str
@@ -54,6 +54,15 @@ class RouterRequest:
     on_report: OnReport | None = None
     outgoing: httpx2.Request | None = None
     send_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def choices(self) -> int:
+        """How many choices a text call's answer has, as far as ``fields`` tell."""
+        fields = self.fields or {}
+        count, prompt = fields.get("n"), fields.get("prompt")
+        count = count if isinstance(count, int) and count > 1 else 1
+        many = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
+        return count * len(prompt) if many and isinstance(prompt, list) else count
 
     def json(self) -> dict[str, Any]:
         """The body as a JSON object; :class:`RequestError` when it is none."""
@@ -104,6 +113,19 @@ class Resolved:
     target: TargetRef
     provider: ProviderConfig
     model: ModelConfig | None
+    others: tuple[TargetRef, ...] = ()
+    """Further targets, in order of preference."""
+    notes: tuple[str, ...] = ()
+    """Why some of the configured ones are not among them."""
+
+    @property
+    def targets(self) -> tuple[TargetRef, ...]:
+        """All that may answer, the preferred one first."""
+        return (self.target, *self.others)
+
+    @property
+    def fallback_on(self) -> tuple[str, ...]:
+        return FALLBACK_ON if self.model is None else self.model.fallback_on
 
 
 @dataclass(slots=True)
@@ -129,6 +151,8 @@ class TextCall:
     """Told of a report that belongs to no request of the caller's."""
     drafted: Callable[[int, str], None] | None = None
     """Told of each draft (its place in the answer, its text), where the caller wants to see it."""
+    failed: ProviderError | None = None
+    """Set by whoever speculates: the target itself failed, not what was tried beside it."""
 
 
 class Speculation(Protocol):

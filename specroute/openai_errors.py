@@ -7,6 +7,7 @@ classes ``body`` is openai's: the decoded ``error`` object; the bytes are in ``r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -99,6 +100,27 @@ class StreamTruncated(errors.StreamTruncated, openai.APIConnectionError):
         self.provider = error.provider
 
 
+class AllCooling(errors.AllCooling, openai.RateLimitError):
+    """Every target has asked to be left alone; nothing was sent. The response is our own 429, its
+    ``Retry-After`` the wait."""
+
+    def __init__(self, error: errors.AllCooling, request: httpx2.Request) -> None:
+        body = {"message": str(error), "type": "rate_limit_error", "param": None, "code": None}
+        response = httpx2.Response(
+            429,
+            headers={
+                "retry-after": str(math.ceil(error.wait_s)),
+                "retry-after-ms": str(math.ceil(error.wait_s * 1000)),
+                "x-should-retry": "false",
+            },
+            json={"error": body},
+            request=request,
+        )
+        openai.APIStatusError.__init__(self, str(error), response=response, body=body)
+        self.provider = error.provider
+        self.wait_s = error.wait_s
+
+
 class DeadlineExceeded(errors.DeadlineExceeded, openai.APITimeoutError):
     """A deadline passed."""
 
@@ -148,6 +170,7 @@ _TRANSLATIONS: tuple[tuple[type[errors.SpecRouteError], Any], ...] = (
     (errors.RequestError, RequestError),
     (errors.ConnectFailed, ConnectFailed),
     (errors.StreamTruncated, StreamTruncated),
+    (errors.AllCooling, AllCooling),
     (errors.DeadlineExceeded, DeadlineExceeded),
     (errors.ErrorInBody, ErrorInBody),
     (errors.BadAnswer, BadAnswer),

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 import httpx2
 
 from specroute.exchange import RouterRequest
+from specroute.http import wire
 from specroute.http.client import Call
 
 # Headers that belong to one hop, one host or one account, and so never reach another.
@@ -34,8 +35,24 @@ RETRY_COUNT = "x-stainless-retry-count"
 """openai's header that says how often a request was sent before."""
 
 
-def call_for(request: RouterRequest, model: str | None) -> Call:
-    """The call that takes ``request`` to a provider; ``model``: its name there, of a text call."""
+def body_for(request: RouterRequest, asked: str, model: str, own_usage: bool) -> bytes:
+    """A text call's body under the target's own name for the model; ``own_usage``: usage is asked
+    for, too."""
+    body = request.body
+    assert isinstance(body, bytes)
+    if model != asked:
+        body = wire.replace_model(body, asked, model)
+    if own_usage:
+        body = wire.splice_field(body, "stream_options", b'{"include_usage":true}')
+    if body is not request.body and request.outgoing is not None:
+        request.body = body
+        rewrite(request)
+    return body
+
+
+def call_for(request: RouterRequest, model: str | None, body: bytes | None = None) -> Call:
+    """The call that takes ``request`` to a provider. ``model``: its name there, of a text call.
+    ``body``: in the place of the request's own."""
     purpose = "other" if model is None else "plain"
     if request.outgoing is not None:
         return Call(
@@ -46,7 +63,7 @@ def call_for(request: RouterRequest, model: str | None) -> Call:
             purpose=purpose,
         )
     headers = forwardable(request.headers)
-    content = request.body
+    content = request.body if body is None else body
     if content is not None and not isinstance(content, bytes):
         # A body that is not ours keeps the length it was announced with.
         headers += [(k, v) for k, v in request.headers if k.lower() == "content-length"]
@@ -78,17 +95,20 @@ def rewrite(request: RouterRequest) -> None:
 
 
 def count_retry(call: Call, taken: int) -> None:
-    """Bump openai's retry header where it counts ours (not where the caller set its own)."""
-    before = str(taken - 1)
+    """Set openai's retry header where it counts ours (not where the caller set its own)."""
     if call.request is not None:
-        if call.request.headers.get(RETRY_COUNT) == before:
+        if _ours(call.request.headers.get(RETRY_COUNT, ""), taken):
             call.request.headers[RETRY_COUNT] = str(taken)
     else:
         call.headers = [
-            (k, str(taken)) if k.lower() == RETRY_COUNT and v == before else (k, v)
+            (k, str(taken)) if k.lower() == RETRY_COUNT and _ours(v, taken) else (k, v)
             for k, v in call.headers
         ]
         call.built = None
+
+
+def _ours(value: str, taken: int) -> bool:
+    return value.isdigit() and int(value) < taken
 
 
 def forwardable(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -1,15 +1,18 @@
 """The plain stream: upstream bytes handed on, and the few figures that its report needs.
 
-Knows how to tell content, the end, usage and an error from the bytes of a chunk. Deliberately
-decodes JSON only where an error or usage is in it. Books are settled before ``[DONE]`` goes out.
+Knows how to tell content, the end, usage and an error from the bytes of a chunk, and that an
+answer which fails before its first content may be made anew. Decodes JSON only to see that it is
+some. Books are settled before ``[DONE]`` goes out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Self
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol, Self
 
-from specroute.errors import BadAnswer, ErrorInBody
+from specroute.errors import BadAnswer, ErrorInBody, ProviderError
 from specroute.http import wire
 from specroute.http.gate import Permits
 from specroute.http.reply import OpenReply, truncated
@@ -18,8 +21,20 @@ from specroute.tally import PlainTally
 from specroute.types import Usage
 
 
+class Recovery(Protocol):
+    """Who goes on with an answer that broke off."""
+
+    async def again(self, error: ProviderError) -> OpenReply:
+        """Another answer from its start: nothing of this one was handed on. Raises what stands."""
+        ...
+
+
 class PlainStream:
     """Yields whole events as bytes; ends normally only when the answer did.
+
+    ``choices``: how many choices must have ended. With ``recovery`` what comes before the first
+    content (the role, filters' verdicts) is handed on together with it, so that an answer that
+    fails before may be made anew without a trace.
 
     Raises :class:`~specroute.errors.ErrorInBody` for an error event, ``StreamTruncated`` for an
     answer that just stops, ``DeadlineExceeded`` and ``StreamAbandoned``.
@@ -27,35 +42,69 @@ class PlainStream:
 
     __slots__ = (
         "_begun",
+        "_choices",
         "_decoder",
+        "_delivered",
+        "_ended",
         "_finished",
+        "_held",
         "_loop",
         "_over",
         "_provider",
+        "_recovery",
         "_reply",
         "_tail",
         "_tally",
     )
 
-    def __init__(self, reply: OpenReply, tally: PlainTally, provider: str) -> None:
-        self._reply = reply
+    def __init__(
+        self,
+        reply: OpenReply,
+        tally: PlainTally,
+        provider: str,
+        choices: int = 1,
+        recovery: Recovery | None = None,
+    ) -> None:
         self._tally = tally
         self._provider = provider
-        self._decoder = SseDecoder(provider)
+        self._choices = choices
+        self._recovery = recovery
+        self._delivered = recovery is None
+        """Something of the answer was handed on."""
+        self._loop = asyncio.get_running_loop()
+        self._begin(reply)
+
+    def _begin(self, reply: OpenReply) -> None:
+        self._reply = reply
+        self._decoder = SseDecoder(self._provider)
         self._begun = False
+        self._ended: set[int] = set()
+        """Choices that have their finish_reason."""
         self._finished = False
         self._over = False
+        self._held = b""
         self._tail: bytes | None = None
-        self._loop = asyncio.get_running_loop()
         reply.keep()
-        reply.on_abandoned(tally.abandoned)
+        reply.on_abandoned(self._tally.abandoned)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
         try:
-            piece = await self._next()
+            while True:
+                try:
+                    piece = await self._next()
+                    break
+                except ProviderError as error:
+                    self._reply.settle(self._used, error)
+                    await self._reply.aclose()
+                    if self._finished:
+                        piece = self._complete()  # Broken after its end: nothing is missing.
+                        break
+                    if self._delivered or self._recovery is None:
+                        raise
+                    self._begin(await self._recovery.again(error))
         except BaseException as error:
             self._over = True
             self._tally.fail(error)
@@ -73,7 +122,7 @@ class PlainStream:
                 return await self._end()
             chunk = await reply.chunk()
             if chunk is None:
-                return await self._eof()
+                return self._eof()
             if not self._begun:
                 self._begun = True
                 if _no_events(chunk):
@@ -113,6 +162,7 @@ class PlainStream:
         events = chunk.count(b"\n\n")
         if (
             self._decoder.pending
+            or self._held
             or not chunk.startswith(b"data: {")
             or not chunk.endswith(b"}\n\n")
             or chunk.count(b"data: {") != events
@@ -127,7 +177,13 @@ class PlainStream:
             or b"\r" in chunk
         ):
             return None
+        try:
+            for line in chunk[:-2].split(b"\n\n"):
+                json.loads(line[6:])
+        except ValueError:
+            return None
         self._decoder.skip()
+        self._delivered = True
         self._tally.content(self._reply.watch.content(), events)
         return chunk
 
@@ -137,6 +193,7 @@ class PlainStream:
             if event.done:
                 self._finished = True
                 self._tail = wire.DONE
+                self._delivered = True
                 break
             error = event.error
             if error is not None:
@@ -149,20 +206,40 @@ class PlainStream:
                 if event.raw.startswith(b":"):
                     out.append(event.raw + b"\n\n")  # A keep-alive: the caller's to see, too.
                 continue
+            data = event.data  # An event that is no JSON object is no answer.
             if event.has_content:
                 self._tally.content(self._reply.watch.content(), 1)
+                self._delivered = True
             if event.has_finish:
-                self._finished = True
-                self._tally.note_finish(event.data)
+                self._note_finish(data)
             if event.has_usage:
-                self._tally.usage = Usage.from_wire(event.data.get("usage"))
+                self._tally.usage = Usage.from_wire(data.get("usage"))
                 if self._tally.own_usage and event.only_usage:
                     continue
-            out.append(event.raw + b"\n\n")
+            if self._delivered:
+                out.append(self._release() + event.raw + b"\n\n")
+            else:
+                self._held += event.raw + b"\n\n"
+        if self._tail is not None and self._held:
+            out.append(self._release())
         return b"".join(out)
 
-    async def _eof(self) -> bytes | None:
-        """The body ended: complete only if a finish_reason or ``[DONE]`` was in it."""
+    def _release(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
+
+    def _note_finish(self, data: Mapping[str, Any]) -> None:
+        self._tally.note_finish(data)
+        choices = data.get("choices")
+        for position, choice in enumerate(choices if isinstance(choices, list) else ()):
+            if isinstance(choice, dict) and isinstance(choice.get("finish_reason"), str):
+                index = choice.get("index")
+                self._ended.add(index if isinstance(index, int) else position)
+        self._finished = len(self._ended) >= self._choices
+        self._delivered = self._delivered or self._finished
+
+    def _eof(self) -> bytes | None:
+        """The body ended: complete only if every finish_reason or ``[DONE]`` was in it."""
         left = self._decoder.flush()
         for event in left:
             if event.payload and not event.done:
@@ -173,10 +250,14 @@ class PlainStream:
         out = self._slow(left)
         if not self._finished:
             raise truncated(self._provider)
+        return out + (self._complete() or b"") or None
+
+    def _complete(self) -> bytes | None:
+        """The answer is there in full, though its stream did not say so in the end."""
         self._over = True
         self._tally.end("ok", complete=True)
         self._reply.settle(self._used)
-        return (out + (self._tail or b"")) or None
+        return (self._release() + (self._tail or b"")) or None
 
     async def _end(self) -> bytes:
         """``[DONE]`` was seen: settle the connection and the books, then hand it on."""

@@ -6,6 +6,7 @@ Knows which exist and whether they are ready. Knows no request and chooses nothi
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
@@ -187,7 +188,7 @@ class Pool:
             except DraftError:
                 continue  # It will be said when it is asked to draft in earnest.
             if further:
-                self.measurements.draft_time(name, further.seconds / TIMED_DRAFT)
+                self.measurements.draft_time(name, further.seconds / TIMED_DRAFT, time.time())
 
     def calibrate_beside(
         self, target: Target, model: ModelConfig, timeouts: Timeouts, announce: Announce
@@ -235,16 +236,17 @@ class Pool:
         if target.learned.scoring != "trusted" or len(calls) < 2:
             return
         generated, scored = calls[0], calls[1]
-        name = str(target.ref)
+        name, at = str(target.ref), time.time()
         evidence = target.learned.dialect is not None
         for how in (Judge.ARGMAX, Judge.RULES) if evidence else ():
-            self.measurements.verify_time(name, how, scored.seconds)
+            context = scored.usage.prompt_tokens or 0
+            self.measurements.verify_time(name, how, scored.seconds, context=context, at=at)
         if target.learned.sampler is not None:
-            self.measurements.verify_time(name, Judge.DRAWS, calls[-1].seconds)
+            self.measurements.verify_time(name, Judge.DRAWS, calls[-1].seconds, at=at)
         steps = (generated.usage.completion_tokens or 1) - 1
         if steps > 0 and generated.seconds > scored.seconds:
             tpot = (generated.seconds - scored.seconds) / steps
-            self.measurements.first_pace(name, ttft_s=scored.seconds, tpot_s=tpot)
+            self.measurements.first_pace(name, ttft_s=scored.seconds, tpot_s=tpot, at=at)
 
     async def aclose(self) -> None:
         """Free the drafters; idempotent."""

@@ -6,15 +6,16 @@ Knows answers, error statuses and what stands in the place of a stream. Knows no
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import httpx2
 
-from specroute.errors import ErrorInBody, ProviderError
-from specroute.exchange import Reply, ReplyBody
+from specroute.errors import ErrorInBody, ProviderError, StatusError
+from specroute.exchange import Reply, ReplyBody, RouterRequest
 from specroute.http import wire
 from specroute.http.client import HttpClient
 from specroute.http.reply import OpenReply
-from specroute.passthrough import PlainStream
+from specroute.passthrough import PlainStream, Recovery
 from specroute.reporting import ReportHandle
 from specroute.tally import PlainTally
 
@@ -22,33 +23,59 @@ _JSON = {"content-type": "application/json"}
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 
 
-async def refused(
-    reply: OpenReply, http: HttpClient, tally: PlainTally | None, taken: int
-) -> Reply:
-    """An error status: the provider's own body and headers, as they are."""
-    try:
-        body = await reply.read()
-    except ProviderError:
-        body = b""  # The status alone is the answer.
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error status, read: the provider's own body and headers, as they are."""
+
+    reply: OpenReply
+    body: bytes
+    http: HttpClient
+
+    @classmethod
+    async def read(cls, reply: OpenReply, http: HttpClient) -> Refusal:
+        try:
+            body = await reply.read()
+        except ProviderError:
+            body = b""  # The status alone is the answer.
+        return cls(reply, body, http)
+
+    def error(self) -> StatusError:
+        """The same as an error, where it is too late for a reply."""
+        return self.http.status_error(self.reply.status, self.reply.headers, self.body)
+
+
+def refused(refusal: Refusal, tally: PlainTally | None, taken: int) -> Reply:
+    """The reply for an error status."""
+    reply, provider = refusal.reply, refusal.http.provider
     if tally is not None:
-        said = wire.status_message(reply.status, body)
+        said = wire.status_message(reply.status, refusal.body)
         tally.end(f"status {reply.status}", complete=False, error=said)
-    answer = _reply(reply, body, http.provider.name, taken)
+    answer = _reply(reply, refusal.body, provider.name, taken)
     if reply.status in (404, 405):
-        answer.hint = wire.base_url_hint(http.provider.base_url)
+        answer.hint = wire.base_url_hint(provider.base_url)
     return answer
 
 
 async def answered(
-    reply: OpenReply, name: str, tally: PlainTally | None, taken: int, whole: bool
+    reply: OpenReply,
+    name: str,
+    tally: PlainTally | None,
+    taken: int,
+    whole: bool,
+    request: RouterRequest,
+    recovery: Recovery | None,
 ) -> Reply:
-    """The answer: the body's bytes, read here where the caller wants it ``whole``."""
+    """The answer: the body's bytes, read here where the caller wants it ``whole``.
+
+    ``recovery``: whom a stream asks to go on when it breaks off.
+    """
     if tally is None:
         return _reply(reply, await reply.read() if whole else reply, name, taken)
     if not whole:
         kind = reply.headers.get("content-type", "")
         if "json" not in kind and "html" not in kind:
-            return _reply(reply, PlainStream(reply, tally, name), name, taken)
+            stream = PlainStream(reply, tally, name, request.choices, recovery)
+            return _reply(reply, stream, name, taken)
     reply.keep()
     try:
         body = await reply.read()

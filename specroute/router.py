@@ -15,15 +15,18 @@ from typing import Any
 
 import httpx2
 
-from specroute.attempts import attempt
+from specroute import outgoing
+from specroute.attempts import Attempts, Leg
 from specroute.config import Config, PolicyConfig, ProviderConfig, parse_policy
 from specroute.errors import ConfigError, RequestError
 from specroute.exchange import OnReport, Reply, Resolved, RouterRequest, Speculation, TextCall
+from specroute.health import Health
 from specroute.http import wire
 from specroute.http.client import LIMITS, HttpClient
 from specroute.http.deadline import Deadline
 from specroute.http.gate import Gate
 from specroute.http.supervisor import Supervisor
+from specroute.itinerary import Itinerary
 from specroute.outgoing import forwardable, rewrite
 from specroute.preview import Preview
 from specroute.replies import speculated
@@ -31,7 +34,7 @@ from specroute.reporting import FIELD, ReportHandle, register
 from specroute.request import CHAT, COMPLETIONS, Options
 from specroute.routes import Routes
 from specroute.tally import PlainTally
-from specroute.types import Report
+from specroute.types import Report, TargetRef
 
 log = logging.getLogger("specroute")
 
@@ -60,7 +63,11 @@ class Router:
         self._on_report = on_report
         self._own_client = http_client is None
         self.http_client = http_client or httpx2.AsyncClient(limits=LIMITS, timeout=None)
-        self.routes = Routes(config, self.http_client, self.supervisor, direct=direct, gates=gates)
+        self.health = Health()
+        watching = gates if direct else (self.health, *gates)
+        self.routes = Routes(
+            config, self.http_client, self.supervisor, direct=direct, gates=watching
+        )
         self.speculation = speculation or self._speculator()
         self._rng = random.Random()
         self.closed = False
@@ -124,14 +131,11 @@ class Router:
             options = Options()
         policy = _policy(options, request)
         resolved = self.routes.resolve(fields["model"])
-        if resolved.target.model != resolved.asked:
-            assert isinstance(request.body, bytes)
-            request.body = wire.replace_model(request.body, resolved.asked, resolved.target.model)
-            rewrite(request)
         streamed = fields.get("stream") is True
-        deadline = Deadline(self.routes.timeouts(resolved.provider, request, streamed=streamed))
+        deadline = Deadline(self.routes.limits(resolved, request, streamed=streamed))
         redact = self.redactor(request)
         tally = PlainTally(resolved.asked, resolved.target, deadline, self.routes.price_of, redact)
+        tally.notes += resolved.notes
         handle = tally.handle
         self._announce(handle, request.on_report)
         if not options.provisional:
@@ -164,58 +168,95 @@ class Router:
     ) -> Reply:
         """Speculated on where that is possible, else plain; shown ahead of time in ``preview``."""
         handle = tally.handle
-        reason = "no model of this client has drafts"
-        if self.speculation is not None:
-            call = TextCall(
-                path=CHAT if request.path.endswith(CHAT) else COMPLETIONS,
-                body=request.json(),
-                resolved=resolved,
-                options=options,
-                policy=policy,
-                deadline=Deadline(self.routes.timeouts(resolved.provider, request)),
-                max_retries=request.max_retries,
-                headers=forwardable(request.headers),
-                handle=handle,
-                http=self.http(resolved.provider),
-                announce=lambda handle: self._announce(handle, request.on_report),
-                drafted=None if preview is None else preview.drafted,
-            )
-            outcome = await self.speculation.try_run(call)
-            if not isinstance(outcome, str):
-                return speculated(outcome, resolved.provider.name, handle)
-            reason = outcome
-            if preview is not None:
-                ahead = self.speculation.ahead(call, preview.booked, preview.note)
-                if ahead is not None:
-                    preview.draft_beside(ahead)
-        tally.reason = reason
-        reply = await self._plain(request, fields, resolved, tally)
-        reply.handle = handle
-        return reply
-
-    async def _plain(
-        self,
-        request: RouterRequest,
-        fields: Mapping[str, Any],
-        resolved: Resolved,
-        tally: PlainTally,
-    ) -> Reply:
-        tally.handle.live = tally.report
-        stream = fields.get("stream") is True
-        if stream and self._adds_usage(fields, resolved):
-            assert isinstance(request.body, bytes)
-            if request.body.rstrip().endswith(b"}"):
-                request.body = wire.splice_field(
-                    request.body, "stream_options", b'{"include_usage":true}'
-                )
-                rewrite(request)
-                tally.own_usage = True
-        http = self.http(resolved.provider)
+        attempts = self._attempts(request, resolved, tally, fields)
+        reason, failed = "no model of this client has drafts", None
         try:
-            return await self._attempt(request, http, tally.deadline, tally, whole=not stream)
+            target = await attempts.start()
+            if self.speculation is not None:
+                at = self.routes.at(resolved, target)
+                call = self._call(request, at, policy, options, tally.deadline, handle)
+                call.drafted = None if preview is None else preview.drafted
+                outcome = await self.speculation.try_run(call)
+                if not isinstance(outcome, str):
+                    return speculated(outcome, target.provider, handle)
+                reason, failed = outcome, call.failed
+                if preview is not None:
+                    ahead = self.speculation.ahead(call, preview.booked, preview.note)
+                    if ahead is not None:
+                        preview.draft_beside(ahead)
+            tally.reason = reason
+            tally.handle.live = tally.report
+            reply = await attempts.run(target, failed)
         except BaseException as error:
             tally.fail(error)
             raise
+        reply.handle = handle
+        return reply
+
+    def _call(
+        self,
+        request: RouterRequest,
+        resolved: Resolved,
+        policy: PolicyConfig | None,
+        options: Options,
+        deadline: Deadline,
+        handle: ReportHandle,
+    ) -> TextCall:
+        """The call as whoever speculates on it sees it."""
+        body = request.json()
+        body["model"] = resolved.target.model
+        own = self.routes.timeouts(resolved.provider, request)
+        return TextCall(
+            path=CHAT if request.path.endswith(CHAT) else COMPLETIONS,
+            body=body,
+            resolved=resolved,
+            options=options,
+            policy=policy,
+            deadline=Deadline(own) if self.direct else deadline.within(own),
+            max_retries=request.max_retries,
+            headers=forwardable(request.headers),
+            handle=handle,
+            http=self.http(resolved.provider),
+            announce=lambda handle: self._announce(handle, request.on_report),
+        )
+
+    def _attempts(
+        self,
+        request: RouterRequest,
+        resolved: Resolved,
+        tally: PlainTally,
+        fields: Mapping[str, Any],
+    ) -> Attempts:
+        """The attempts of a plain text call: each target gets its own body, limits and client."""
+        streamed = fields.get("stream") is True
+        routes, deadline = self.routes, tally.deadline
+        several = len(resolved.targets) > 1
+
+        def leg(target: TargetRef, taken: int) -> Leg:
+            at = routes.at(resolved, target)
+            own_usage = streamed and self._adds_usage(fields, at)
+            body = outgoing.body_for(request, resolved.asked, target.model, own_usage)
+            limits = deadline
+            if several:
+                limits = deadline.within(routes.timeouts(at.provider, request, streamed=streamed))
+            elif self.direct and taken:
+                # A plain client's timeouts are openai's: each attempt has its own.
+                limits = Deadline(deadline.timeouts, deadline.clock)
+            call = outgoing.call_for(request, target.model, body)
+            return Leg(self.http(at.provider), call, limits, own_usage)
+
+        return Attempts(
+            request,
+            Itinerary(resolved.targets, resolved.fallback_on, request.max_retries),
+            leg,
+            self.health,
+            routes.deployment_in(self.health),
+            deadline,
+            tally,
+            whole=not streamed,
+            direct=self.direct,
+            rng=self._rng,
+        )
 
     def _adds_usage(self, fields: Mapping[str, Any], resolved: Resolved) -> bool:
         return (
@@ -228,22 +269,26 @@ class Router:
         provider = self.routes.provider_of(request)
         streamed = (request.fields or {}).get("stream") is True
         deadline = Deadline(self.routes.timeouts(provider, request, streamed=streamed))
-        return await self._attempt(
-            request, self.http(provider), deadline, None, whole=request.whole
-        )
 
-    async def _attempt(
-        self,
-        request: RouterRequest,
-        http: HttpClient,
-        deadline: Deadline,
-        tally: PlainTally | None,
-        *,
-        whole: bool,
-    ) -> Reply:
-        return await attempt(
-            request, http, deadline, tally, whole=whole, direct=self.direct, rng=self._rng
+        def leg(target: TargetRef, taken: int) -> Leg:
+            fresh = self.direct and taken > 0
+            limits = Deadline(deadline.timeouts, deadline.clock) if fresh else deadline
+            return Leg(self.http(provider), outgoing.call_for(request, None), limits)
+
+        place = TargetRef(provider.name, "")
+        attempts = Attempts(
+            request,
+            Itinerary((place,), (), request.max_retries),
+            leg,
+            self.health,
+            self.routes.deployment_in(self.health),
+            deadline,
+            None,
+            whole=request.whole,
+            direct=self.direct,
+            rng=self._rng,
         )
+        return await attempts.run(place)
 
     # Reports
 

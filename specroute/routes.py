@@ -15,8 +15,9 @@ from math import inf
 import httpx2
 
 from specroute.config import Config, ProviderConfig, Timeouts, provider_for
-from specroute.errors import RequestError, UnknownModel
+from specroute.errors import ConfigError, RequestError, UnknownModel
 from specroute.exchange import Resolved, RouterRequest
+from specroute.health import Deployment, Health
 from specroute.http import wire
 from specroute.http.client import HttpClient
 from specroute.http.gate import Gate
@@ -77,16 +78,22 @@ class Routes:
         model = config.models.get(name)
         if model is not None:
             target = model.targets[0]
-            return Resolved(name, target, provider_for(config, target.provider), model)
+            provider = provider_for(config, target.provider)
+            others, missing = [], []
+            for other in model.targets[1:]:
+                try:
+                    provider_for(config, other.provider)
+                    others.append(other)
+                except ConfigError as error:
+                    missing.append(f"{other} can't be asked: {error}")
+            return Resolved(name, target, provider, model, tuple(others), tuple(missing))
         if not self.direct and ":" in name:
-            provider, _, rest = name.partition(":")
+            place, _, rest = name.partition(":")
             # A name such as llama3:8b is the default provider's, unless it names a declared one.
-            if provider in config.providers or (
-                config.default_provider is None and provider in profile_names()
+            if place in config.providers or (
+                config.default_provider is None and place in profile_names()
             ):
-                return Resolved(
-                    name, TargetRef(provider, rest), provider_for(config, provider), None
-                )
+                return Resolved(name, TargetRef(place, rest), provider_for(config, place), None)
         default = config.default_provider or (None if config.models else self._default)
         if default is not None:
             return Resolved(name, TargetRef(default, name), provider_for(config, default), None)
@@ -99,6 +106,13 @@ class Routes:
             param="model",
             code="model_not_found",
         )
+
+    def at(self, resolved: Resolved, target: TargetRef) -> Resolved:
+        """The same model at another of its targets."""
+        if target == resolved.target:
+            return resolved
+        provider = provider_for(self.config, target.provider)
+        return replace(resolved, target=target, provider=provider)
 
     def http(self, provider: ProviderConfig) -> HttpClient:
         """The client for one provider."""
@@ -163,6 +177,23 @@ class Routes:
             if len(self._timeouts) < 256:
                 self._timeouts[key] = found
         return found
+
+    def limits(self, resolved: Resolved, request: RouterRequest, *, streamed: bool) -> Timeouts:
+        """What spans all attempts of a text call. With several targets those are the caller's own
+        limits and ``total``: each target's ``first_token`` and ``stall`` are for itself alone."""
+        own = self.timeouts(resolved.provider, request, streamed=streamed)
+        if not resolved.others:
+            return own
+        read = inf if request.read_s is None else request.read_s
+        return replace(own, connect=inf, first_token=read, stall=read)
+
+    def deployment_in(self, health: Health) -> Callable[[TargetRef], Deployment]:
+        """Finds the health of a target at its provider's address."""
+
+        def find(target: TargetRef) -> Deployment:
+            return health.of(provider_for(self.config, target.provider), target.model)
+
+        return find
 
     def price_of(self, target: str) -> Price | None:
         """What a ``provider:model`` costs now; ``None`` where that isn't known."""

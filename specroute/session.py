@@ -24,13 +24,15 @@ from specroute.errors import DraftError, ProviderError
 from specroute.events import Commit, RoundDone
 from specroute.http.deadline import Deadline
 from specroute.ledger import Price
-from specroute.measure import AcceptanceCounts, Mean, Measurements, Snapshot
+from specroute.measure import Measurements, Snapshot
+from specroute.meter import Meter
 from specroute.policy.base import Plan, Policy, RoundView
 from specroute.request import TextRequest
 from specroute.target.learned import Trusted
 from specroute.target.scoring import draw, score
 from specroute.target.stream import Piece
 from specroute.target.target import Target
+from specroute.target.timing import timed
 from specroute.target.view import BadEvidence, View
 from specroute.types import Exactness, Method
 from specroute.vocabulary import Vocabulary
@@ -103,9 +105,19 @@ class Session:
     exactness: Exactness = Exactness.EXACT
     exactness_reason: str | None = None
     _drafting: dict[str, DraftSession] = field(default_factory=dict)
-    _own: AcceptanceCounts = field(default_factory=AcceptanceCounts)
-    _verify: Mean = field(default_factory=lambda: Mean(0.8, most=2))
-    _draft: Mean = field(default_factory=lambda: Mean(0.8, most=2))
+    meter: Meter = field(init=False)
+    """What it tells the measurements, and has seen for itself."""
+    _sampled_at: float = 0.0
+    """The temperature of the last draft; 0: greedy."""
+
+    def __post_init__(self) -> None:
+        self.meter = Meter(
+            self.measurements,
+            str(self.target.ref),
+            self.traffic,
+            measured_as(self.plan.method, self.judge),
+            prompt_per_token=self.judge is Judge.DRAWS,
+        )
 
     @property
     def committed(self) -> Committed:
@@ -132,17 +144,14 @@ class Session:
         return {name: body[name] for name in names if body.get(name) is not None}
 
     def snapshot(self) -> Snapshot:
-        """The figures for this request's target, drafter and class, with its context and price."""
-        found = self.measurements.snapshot(
-            str(self.target.ref), self.drafter.name, self.traffic, self.how
-        )
-        each = self.judge is Judge.DRAWS
-        found = replace(found, context=self.context, prompt_per_token=each)
-        return priced(found, self.price_of(str(self.target.ref)))
+        """The figures for this request's target, drafter and class as they were when it began, with
+        its context and price."""
+        price = self.price_of(str(self.target.ref))
+        return self.meter.figures(self.drafter.name, self.context, price)
 
     def survival(self, k: int) -> tuple[float, ...]:
         """S(1..k): measured, and updated by this request's own rounds."""
-        return self._own.frozen().survival(k, self.snapshot().acceptance)
+        return self.meter.own.survival(k, self.snapshot().acceptance)
 
     def next_k(self) -> int:
         """K of the next round, by the policy; never more than ``max_tokens`` leaves room for."""
@@ -151,9 +160,9 @@ class Session:
                 rounds=self.tally.rounds,
                 committed=self.answer.tokens,
                 remaining=self.answer.remaining,
-                own=self._own.frozen(),
-                verify_s=self._verify.value,
-                draft_s=self._draft.value,
+                own=self.meter.own,
+                verify_s=self.meter.verify_s,
+                draft_s=self.meter.draft_s,
                 plan=self.plan,
             ),
             self.snapshot(),
@@ -195,7 +204,7 @@ class Session:
         if failed is not None:
             raise failed
         if ask:
-            self.nothing_drafted()
+            self.meter.nothing_drafted(self.drafter.name)
         return Proposal("")
 
     def _text_of(self, proposal: Proposal) -> str:
@@ -215,13 +224,29 @@ class Session:
         at = min(released, len(before))
         self.drafted(at, text[at : min(ends, default=len(text))])
 
+    @property
+    def free_drafters(self) -> tuple[Drafter, ...]:
+        """Those that may be asked at every token."""
+        return tuple(d for d in (self.drafter, *self.others) if getattr(d, "free", False))
+
+    async def look_up(self, k: int) -> Proposal:
+        """Up to K tokens after what is committed, by the drafts that cost nothing to ask. Raises
+        :class:`DraftError`."""
+        for drafter in self.free_drafters:
+            if proposal := await self._draft_with(drafter, k, True, self.committed):
+                return proposal
+        return Proposal("")
+
     async def _draft_with(
         self, drafter: Drafter, k: int, greedy: bool, committed: Committed
     ) -> Proposal:
         temperature = 0.0
         if not greedy and not self.request.greedy:
-            own = self.draft_temperatures.get(drafter.name)
+            own = self.plan.draft_temperature
+            if own is None:
+                own = self.draft_temperatures.get(drafter.name)
             temperature = own if own is not None else self.request.temperature or 1.0
+        self._sampled_at = temperature
         limit = self.patience()
         if drafter.name in self.resting:
             self.resting[drafter.name].check()
@@ -263,20 +288,6 @@ class Session:
         timeouts = self.deadline.timeouts
         return min(timeouts.first_token, timeouts.stall) * PATIENCE / 2
 
-    def nothing_drafted(self) -> None:
-        """No drafter had anything to propose: as good as a draft refused at once."""
-        self.measurements.round(
-            str(self.target.ref),
-            self.drafter.name,
-            self.traffic,
-            drafted=0,
-            accepted=0,
-            judged=1,
-            draft_s=None,
-            verify_s=None,
-            how=self.how,
-        )
-
     def patience(self) -> float:
         """Seconds that a draft may take now, so that a plain call could still answer in time."""
         deadline = self._optional()
@@ -287,11 +298,6 @@ class Session:
         return (self.deadline.resumed() if self.answer.tokens else self.deadline).part(
             PATIENCE, MOST_PATIENCE_S
         )
-
-    @property
-    def how(self) -> str:
-        """What its rounds are measured as: who judges them, or the method."""
-        return measured_as(self.plan.method, self.judge)
 
     @property
     def using(self) -> Trusted:
@@ -327,15 +333,19 @@ class Session:
 
     async def draw(self, request: Request, drafted: Sequence[int]) -> list[Drawn]:
         """Draws that an acceptance rule asks for, after what is committed and ``drafted``."""
-        return await draw(
-            self.target,
-            request,
-            self.prompt,
-            (*(self.answer.ids or ()), *drafted),
-            sampling=self.sampling,
-            book=self.book,
-            deadline=self._optional(),
-        )
+        started = self.clock()
+        try:
+            return await draw(
+                self.target,
+                request,
+                self.prompt,
+                (*(self.answer.ids or ()), *drafted),
+                sampling=self.sampling,
+                book=self.book,
+                deadline=self._optional(),
+            )
+        finally:
+            self.meter.drew(self.clock() - started)
 
     def refuse(self, reason: str) -> None:
         """Evidence failed: this request's dialect is not used again at this target. One that
@@ -368,24 +378,7 @@ class Session:
         self.tally.drafted += done.drafted
         self.tally.accepted += done.accepted
         self.tally.rejected += done.judged - done.accepted
-        self._own.add(done.accepted, done.judged)
-        if done.verify_seconds is not None:
-            self._verify.add(done.verify_seconds)
-        # The first draft of a request also reads its prompt: it says nothing of later ones.
-        draft_s = done.draft_seconds if self.tally.rounds > 1 else None
-        if done.drafted and draft_s is not None:
-            self._draft.add(draft_s / done.drafted, done.drafted)
-        self.measurements.round(
-            str(self.target.ref),
-            self.drafter.name,
-            self.traffic,
-            drafted=done.drafted,
-            accepted=done.accepted,
-            judged=done.judged,
-            draft_s=draft_s,
-            verify_s=done.verify_seconds,
-            how=self.how,
-        )
+        self.meter.round(done, self.drafter.name, self._sampled_at)
 
     def loosen(self, label: Exactness, reason: str) -> None:
         """Lower the guarantee; it never rises again."""
@@ -402,8 +395,10 @@ class Session:
     def stream(
         self, purpose: str, *, show_tokens: bool = False, predicted: str = ""
     ) -> AsyncGenerator[Piece]:
-        """The target's own answer from the end of what is committed."""
-        return self.target.stream(
+        """The target's own answer from the end of what is committed. Its pace is measured, unless
+        a prediction sets it."""
+        context = self.context
+        stream = self.target.stream(
             self.request,
             self.prompt,
             self.committed,
@@ -414,6 +409,9 @@ class Session:
             show_tokens=show_tokens,
             predicted=predicted,
         )
+        if predicted:
+            return stream
+        return timed(stream, self.clock, lambda pace: self.meter.paced(pace, context))
 
     async def aclose(self) -> None:
         """Give the draft's memory back; idempotent."""
@@ -448,10 +446,3 @@ def _possible(q: Distribution, token: int) -> bool:
 def measured_as(method: Method, judge: Judge | None) -> str:
     """What a method's rounds are measured as: kinds that differ in it share no acceptance."""
     return str(judge) if method is Method.SCORE and judge is not None else str(method)
-
-
-def priced(snapshot: Snapshot, price: Price | None) -> Snapshot:
-    """``snapshot`` with a price's dollars per token."""
-    if price is None:
-        return snapshot
-    return replace(snapshot, usd_in=price.input / 1e6, usd_out=price.output / 1e6)

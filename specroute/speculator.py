@@ -6,8 +6,8 @@ no HTTP answer shapes and no methods.
 
 from __future__ import annotations
 
-import hashlib
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -29,13 +29,14 @@ from specroute.errors import DraftError, ProviderError
 from specroute.http.client import HttpClient
 from specroute.http.deadline import Deadline
 from specroute.http.supervisor import Supervisor
-from specroute.measure import Measurements, Snapshot
+from specroute.measure import Measurements, Snapshot, rough_tokens, traffic_class
+from specroute.meter import priced
 from specroute.policy.base import Ask, Plan, Policy
 from specroute.policy.make import make_policy
 from specroute.pool import Announce, Pool
 from specroute.reporting import ReportHandle
 from specroute.request import OWN_PREDICTION, Options, TextRequest
-from specroute.session import MOST_PATIENCE_S, PATIENCE, Session, measured_as, priced
+from specroute.session import MOST_PATIENCE_S, PATIENCE, Session, measured_as
 from specroute.target import templates
 from specroute.target.calibration import calibrate
 from specroute.target.target import Target
@@ -106,10 +107,20 @@ class Speculator:
 
         Provider errors do not come out of here before the first text: the plain call brings them.
         """
-        model, ref = call.resolved.model, call.resolved.target
         request = TextRequest.read(call.path, call.body)
         traffic = traffic_class(request)
-        call.handle.on_finish(lambda report: self._learn(report, str(ref), traffic))
+        self._watch(call, traffic, rough_tokens(request))
+        try:
+            return await self._try(call, request, traffic)
+        except BaseException:
+            if not call.handle.done:  # Nobody will finish it now.
+                self.measurements.end(str(call.resolved.target))
+            raise
+
+    async def _try(
+        self, call: TextCall, request: TextRequest, traffic: str
+    ) -> bytes | SpeculativeStream | str:
+        model, ref = call.resolved.model, call.resolved.target
         if model is None or not model.drafts:
             return "the model has no drafts configured"
         if request.obstacle == OWN_PREDICTION:
@@ -190,21 +201,22 @@ class Speculator:
         traffic: str,
     ) -> Plan:
         price = self.pool.price_of(str(target.ref))
-        context = request.about_tokens
+        context = rough_tokens(request)
 
         def figures(candidate: Candidate) -> Snapshot:
             how = measured_as(candidate.method, options.judge)
             found = self.measurements.snapshot(
-                str(target.ref), candidate.drafter or "", traffic, how
+                str(target.ref), candidate.drafter or "", traffic, how, prompt_tokens=context
             )
             each = candidate.method is Method.SCORE and options.judge is Judge.DRAWS
             return priced(replace(found, context=context, prompt_per_token=each), price)
 
         ask = Ask(context, request.max_tokens)
         plan = policy.plan(ask, options, figures, self._rng)
+        how = measured_as(Method.SCORE, options.judge)
         for name in model.drafts:
             tried = plan.method is not Method.PLAIN and plan.drafter == name
-            self.measurements.planned(str(target.ref), name, traffic, tried=tried)
+            self.measurements.planned(str(target.ref), name, traffic, tried=tried, how=how)
         return plan
 
     def _policy(self, config: PolicyConfig) -> tuple[Policy, Exactness]:
@@ -306,21 +318,52 @@ class Speculator:
 
     # --- learning ---------------------------------------------------------------------------
 
-    def _learn(self, report: Report, target: str, traffic: str) -> None:
-        """A finished answer's pace and length."""
-        if not report.complete or report.completion_tokens is None:
+    def _watch(self, call: TextCall, traffic: str, prompt_tokens: int) -> None:
+        """Measure the call from here to its end, however it is answered."""
+        target = str(call.resolved.target)
+        others = self.measurements.begin(target)
+
+        def learn(report: Report) -> None:
+            self.measurements.end(target)
+            self._learn(report, target, traffic, prompt_tokens, others)
+
+        call.handle.on_finish(learn)
+
+    def _learn(
+        self, report: Report, target: str, traffic: str, prompt_tokens: int, others: int
+    ) -> None:
+        """A finished answer's pace and length, and what became of its calls."""
+        seen, at = self.measurements, time.time()
+        seen.attempted(report.attempts, at)
+        tokens = report.completion_tokens
+        if not report.complete or tokens is None:
             return
-        if report.method != Method.PLAIN:
-            self.measurements.answer(target, traffic, report.completion_tokens)
-        elif any(attempt.purpose != "plain" for attempt in report.attempts):
-            pass  # Its clock holds what was tried before: no measure of a plain call.
-        elif report.ttft_s is not None and report.tpot_s is not None:
-            self.measurements.plain(
+        alone = len(report.attempts) == 1 and report.attempts[0].purpose == "plain"
+        if report.method != Method.PLAIN or not alone or report.ttft_s is None:
+            # Otherwise its clock holds what was tried before: no measure of a plain call.
+            seen.answer(target, traffic, tokens, at)
+            return
+        prompt = report.prompt_tokens or prompt_tokens
+        if report.tpot_s is not None:
+            seen.plain(
                 target,
                 traffic,
                 ttft_s=report.ttft_s,
                 tpot_s=report.tpot_s,
-                tokens=report.completion_tokens,
+                tokens=tokens,
+                prompt_tokens=prompt,
+                in_flight=others,
+                at=at,
+            )
+        elif report.total_s is not None:
+            seen.whole(
+                target,
+                traffic,
+                total_s=report.total_s,
+                tokens=tokens,
+                prompt_tokens=prompt,
+                in_flight=others,
+                at=at,
             )
 
     async def warm_up(self, announce: Announce) -> list[str]:
@@ -349,20 +392,4 @@ def trust_in(target: Target) -> Trust:
     )
 
 
-def traffic_class(request: TextRequest) -> str:
-    """Requests with the same endpoint and the same beginning of the system prompt are one class.
-
-    The beginning: what follows it is often the customer's own data.
-    """
-    system = [
-        str(m.get("content"))[:_SYSTEM_HEAD]
-        for m in request.messages or ()
-        if m.get("role") in _SYSTEM
-    ]
-    digest = hashlib.blake2b("\n".join(system).encode(), digest_size=6).hexdigest()
-    return f"{request.path}#{digest if system else 'none'}"
-
-
 _FORMS = {"ids": "token ids", "text": "text", "chat": "messages"}
-_SYSTEM = ("system", "developer")
-_SYSTEM_HEAD = 40

@@ -13,7 +13,7 @@ from specroute.errors import ProviderError
 from specroute.http.deadline import Deadline
 from specroute.ledger import Ledger, Price, cost
 from specroute.reporting import ReportHandle, new_id
-from specroute.types import Attempt, Method, Report, TargetRef, Usage
+from specroute.types import Attempt, Exactness, Method, Report, TargetRef, Usage
 
 
 class PlainTally:
@@ -25,12 +25,16 @@ class PlainTally:
         "_handle",
         "asked",
         "attempts",
+        "booked",
         "chunks",
         "deadline",
+        "exactness",
+        "exactness_reason",
         "finish_reason",
         "first_at",
         "id",
         "last_at",
+        "notes",
         "own_usage",
         "price_of",
         "reason",
@@ -58,6 +62,9 @@ class PlainTally:
         self.reason = ""
         """Why the call is plain."""
         self.attempts: list[Attempt] = []
+        self.notes: list[str] = []
+        self.exactness = Exactness.EXACT
+        self.exactness_reason: str | None = None
         self.own_usage = False
         """Usage was asked for by us, and is not the caller's to see."""
         self.usage = Usage()
@@ -69,6 +76,8 @@ class PlainTally:
         self.request_id: str | None = None
         self.started_at = deadline.started
         """When the last attempt left."""
+        self.booked = True
+        """Whether there is no attempt under way that is not among the attempts."""
         self._end: tuple[float, bool, str | None] | None = None
         self._before: Report | None = None
         self._handle: ReportHandle | None = ReportHandle(self._start)
@@ -84,11 +93,25 @@ class PlainTally:
         """Whether the report is final. The handle is let go of then: it may hold this."""
         return self._handle is None
 
-    def attempt(self, outcome: str, seconds: float) -> None:
-        """Book one attempt that brought no answer."""
+    def attempt(self, outcome: str) -> None:
+        """Book one attempt that brought no answer, or not all of it."""
+        usage = Usage(None, self.chunks) if self.chunks else Usage()
         self.attempts.append(
-            Attempt(str(self.target), "plain", outcome, seconds, Usage(), self.request_id)
+            Attempt(
+                str(self.target),
+                "plain",
+                outcome,
+                self.deadline.clock() - self.started_at,
+                usage,
+                self.request_id,
+                estimated=self.chunks > 0,
+            )
         )
+
+    def loosen(self, label: Exactness, reason: str) -> None:
+        """Lower the guarantee; it never rises again."""
+        if label.rank > self.exactness.rank:
+            self.exactness, self.exactness_reason = label, reason
 
     def answered(self, data: Mapping[str, Any]) -> None:
         """A whole answer came at once."""
@@ -129,23 +152,24 @@ class PlainTally:
         self.end("abandoned", complete=False, error="the stream was not read (timeouts.idle)")
 
     def end(self, outcome: str, *, complete: bool, error: str | None = None) -> None:
-        """Book the last attempt and fix the report."""
+        """Book the last attempt, unless it is booked, and fix the report."""
         handle, self._handle = self._handle, None
         if handle is None:
             return
         if handle.updated:
             self._before = handle.base
         now = self.deadline.clock()
-        self.attempts.append(
-            Attempt(
-                str(self.target),
-                "plain",
-                outcome,
-                now - self.started_at,
-                self.usage,
-                self.request_id,
+        if not self.booked:
+            self.attempts.append(
+                Attempt(
+                    str(self.target),
+                    "plain",
+                    outcome,
+                    now - self.started_at,
+                    self.usage,
+                    self.request_id,
+                )
             )
-        )
         self._end = (now, complete, None if error is None else self.redact(error))
         handle.finish(self.report)
 
@@ -164,13 +188,13 @@ class PlainTally:
             tpot = (self.last_at - first) / (count - 1)
         now, complete, error = self._end or (None, False, None)
         attempts = tuple(self.attempts)
-        notes: tuple[str, ...] = ()
+        notes = tuple(self.notes)
         first_text_s = None
         before = self._before
         if self._handle is not None and self._handle.updated:
             before = self._handle.base
         if before is not None:
-            attempts, notes = before.attempts + attempts, before.notes
+            attempts, notes = before.attempts + attempts, before.notes + notes
             first_text_s = before.first_text_s
         method, drafter = Method.PLAIN.value, None
         if before is not None:
@@ -195,6 +219,8 @@ class PlainTally:
             drafted=accepted + rejected,
             accepted=accepted,
             rejected=rejected,
+            exactness=self.exactness.value,
+            exactness_reason=self.exactness_reason,
             plan_reason=self.reason,
             notes=notes,
             complete=complete,

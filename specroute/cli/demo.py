@@ -8,20 +8,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from specroute.cli import provisional as provisional_text
+from specroute.cli.demo_plan import PACE, PRICES, Plan, config, key_of, target
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from specroute.comparison import Messages, Traffic
 
-PACE = "tpot=40ms,rtt=10ms,prefill=10000"
-PRICES = {"input": 3.0, "output": 15.0}
 HELD_OUT_SEED = 1
 
 
@@ -42,38 +41,57 @@ def demo(
         typer.Option(help="A model folder or hub id to draft with, or 'ngram' [bundled draft]."),
     ] = None,
     policy: Annotated[
-        str, typer.Option(help="A preset's name, or method:K for 'fixed', such as score:6.")
-    ] = "balanced",
+        str | None,
+        typer.Option(
+            help="A preset's name, or method:K for 'fixed', such as score:6 [balanced; "
+            "for provisional text plain:0, a target that shows nothing]."
+        ),
+    ] = None,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of each class.")] = 4,
     max_tokens: Annotated[int, typer.Option(min=2, help="Longest answer.")] = 160,
-    pace: Annotated[str, typer.Option(help="The reference server's simulated pace.")] = PACE,
+    pace: Annotated[
+        str | None, typer.Option(help=f"The reference server's simulated pace [{PACE}].")
+    ] = None,
+    provisional: Annotated[
+        bool, typer.Option("--provisional", help="Show provisional text, grey until it is certain.")
+    ] = False,
+    page: Annotated[
+        bool, typer.Option("--page", help="The same as a page in a browser, on this machine only.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The page's port; 0 is any.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Run held-out prompts plain and speculatively and print both, side by side."""
     if base_url is not None and model is None:
         raise typer.BadParameter("--base-url needs --model, the model's name there")
+    if port and not page:
+        raise typer.BadParameter("--port is the page's: add --page")
+    if pace is None:
+        pace = provisional_text.PACE if provisional or page else PACE
+    if policy is None:
+        policy = "plain:0" if provisional or page else "balanced"
     plan = Plan(base_url, model, env_key, profile, draft, policy, prompts, max_tokens, pace)
+    if provisional or page:
+        sys.exit(_provisional(plan, page, port, as_json))
     sys.exit(asyncio.run(_run(plan, as_json)))
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The options, as read."""
+def _provisional(plan: Plan, page: bool, port: int, as_json: bool) -> int:
+    from rich.console import Console
 
-    base_url: str | None
-    model: str | None
-    env_key: str | None
-    profile: str
-    draft: str | None
-    policy: str
-    prompts: int
-    max_tokens: int
-    pace: str
-
-    @property
-    def paced(self) -> bool:
-        """Whether the target is our own server at a simulated pace."""
-        return self.base_url is None
+    console = Console(stderr=as_json, highlight=False)
+    if page:
+        try:
+            asyncio.run(provisional_text.serve(plan, port, console))
+        except KeyboardInterrupt:
+            return 0
+        except OSError as error:
+            console.print(f"specroute: port {port} can't be had: {error}", markup=False)
+            return 2
+    found = asyncio.run(provisional_text.run(plan, console))
+    if as_json:
+        print(json.dumps([seen.as_dict() for seen in found], indent=2))
+    return 0 if all(seen.identical for seen in found) else 1
 
 
 @dataclass(slots=True)
@@ -92,69 +110,13 @@ async def _run(plan: Plan, as_json: bool) -> int:
     from rich.console import Console
 
     console = Console(stderr=as_json, highlight=False)
-    with _target(plan, console) as (base_url, model):
+    with target(plan, console) as (base_url, model):
         outcome = await _measure(plan, base_url, model, console)
     if as_json:
         print(json.dumps(_as_json(plan, outcome), ensure_ascii=False, indent=2))
     else:
         _show(plan, outcome, console)
     return 0 if outcome.lossless else 1
-
-
-@contextmanager
-def _target(plan: Plan, console: Console) -> Iterator[tuple[str, str]]:
-    """(base_url, model) of the target; the reference server is started and stopped here."""
-    if plan.base_url is not None and plan.model is not None:
-        yield plan.base_url, plan.model
-        return
-    from specroute.reference.bundled import target_dir
-    from specroute.reference.running import ReferenceServer
-
-    with console.status("starting the reference server …"):
-        server = ReferenceServer(
-            target_dir(), pace=plan.pace, names=["target"], process=True, threads=1
-        )
-        running = server.__enter__()
-    try:
-        yield running.base_url, "target"
-    finally:
-        server.__exit__(None, None, None)
-
-
-def config(plan: Plan, base_url: str, model: str) -> dict[str, Any]:
-    """The demo's own config, as an app would write it."""
-    provider: dict[str, Any] = {"profile": plan.profile, "base_url": base_url}
-    provider["env_key"] = plan.env_key or ""
-    if plan.paced:
-        provider.update(profile="reference", prices=PRICES)
-    drafts: dict[str, Any] = {}
-    name = "ngram"
-    if plan.draft != "ngram" and (plan.paced or plan.draft is not None):
-        from specroute.reference.bundled import draft_dir
-
-        name = "draft"
-        drafts[name] = {"kind": "local", "model": plan.draft or str(draft_dir()), "device": "auto"}
-    return {
-        "version": 1,
-        "providers": {"lab": provider},
-        "drafts": drafts,
-        "models": {
-            "demo": {
-                "targets": [f"lab:{model}"],
-                "drafts": [name],
-                "policy": _policy(plan.policy),
-            }
-        },
-    }
-
-
-def _policy(text: str) -> Any:
-    method, colon, k = text.partition(":")
-    if not colon:
-        return text
-    if not k.isdigit():
-        raise typer.BadParameter(f"--policy {text!r}: expected a preset or method:K, as score:6")
-    return {"preset": "fixed", "method": method, "num_speculative_tokens": int(k)}
 
 
 async def _measure(plan: Plan, base_url: str, model: str, console: Console) -> Outcome:
@@ -164,7 +126,7 @@ async def _measure(plan: Plan, base_url: str, model: str, console: Console) -> O
     from specroute.comparison import Traffic, compare, stream
     from specroute.reference import corpus
 
-    key = _key(plan)
+    key = key_of(plan)
     outcome = Outcome()
     async with (
         openai.AsyncOpenAI(base_url=base_url, api_key=key) as plain,
@@ -190,17 +152,6 @@ async def _measure(plan: Plan, base_url: str, model: str, console: Console) -> O
                 screen.done(pair.plain.seconds, pair.speculative.seconds)
             screen.end()
     return outcome
-
-
-def _key(plan: Plan) -> str:
-    import os
-
-    if plan.env_key is None:
-        return "none"
-    key = os.environ.get(plan.env_key)
-    if not key:
-        raise typer.BadParameter(f"--env-key: the variable {plan.env_key} is not set")
-    return key
 
 
 class Screen:

@@ -11,6 +11,7 @@ from specroute.config.plain import plain_config
 from specroute.config.policy import parse_policy, with_policy
 from specroute.config.provider import provider_for
 from specroute.config.values import (
+    FALLBACK_ON,
     Config,
     DraftConfig,
     ModelConfig,
@@ -20,6 +21,7 @@ from specroute.config.values import (
 )
 
 __all__ = [
+    "FALLBACK_ON",
     "Config",
     "DraftConfig",
     "ModelConfig",

@@ -20,6 +20,7 @@ from specroute.config.provider import (
     parse_provider,
 )
 from specroute.config.values import (
+    FALLBACK_ON,
     Config,
     DraftConfig,
     ModelConfig,
@@ -37,15 +38,11 @@ NOT_YET: Mapping[str, Mapping[str, str]] = {
         "exactness": "an exactness floor outside a policy's parameters (exactness)",
     },
     "models": {
-        "interchangeable": "letting the policy pick among targets (interchangeable)",
-        "fallback_on": "falling back to another target (fallback_on)",
         "exactness": "an exactness floor outside a policy's parameters (exactness)",
         "max_cost_usd": "a cost limit (max_cost_usd)",
     },
 }
 """Keys of the design whose feature isn't there yet: table → key → what it would do."""
-
-FALLBACK = "falling back to another target (more than one entry in targets)"
 
 _DEVICE = re.compile(r"(auto|cpu|cuda(:\d+)?)\Z")
 _MEMORY = re.compile(r"\d+(\.\d+)?\s?(MB|GB|MiB|GiB)\Z")
@@ -104,7 +101,10 @@ def parse(
 
 
 def _named(root: tables.Table, key: str) -> Iterator[tuple[str, tables.Table]]:
-    yield from root.table(key).tables()
+    for name, table in root.table(key).tables():
+        if not name.strip():
+            table.problem("expected a name that is not empty")
+        yield name, table
 
 
 def _version(root: tables.Table, required: bool) -> None:
@@ -196,13 +196,11 @@ def _model(
             table.problem(f"expected 'provider:model', got {tables.show(word)}", at)
             continue
         _use(target.provider, table, (at,), providers, environ)
+        if target in targets:
+            table.problem(f"{tables.show(word)} is listed twice; a target is retried anyway", at)
         targets.append(target)
     if table.lacks("targets") or words == ():
         table.problem('required: at least one "provider:model"', "targets")
-    if len(targets) > 1:
-        table.problem(
-            f"{FALLBACK} is not available in this version of specroute; keep one", "targets"
-        )
     names = table.get("drafts", tables.strings, ())
     for index, word in enumerate(names):
         if word not in drafts:
@@ -217,11 +215,23 @@ def _model(
         drafts=names,
         policy=read_policy(table, "policy", origins),
         tokenizer=table.get("tokenizer", tables.text, None),
+        fallback_on=table.get("fallback_on", _faults, FALLBACK_ON),
+        interchangeable=table.get("interchangeable", tables.boolean, False),
     )
-    for key in ("targets", "drafts", "tokenizer"):
+    for key in ("targets", "drafts", "tokenizer", "fallback_on", "interchangeable"):
         origins.note(table, key)
     table.finish(NOT_YET["models"])
     return model
+
+
+def _faults(value: Any) -> tuple[str, ...]:
+    words = tables.strings(value)
+    for word in words:
+        if word not in FALLBACK_ON:
+            raise tables.Expected(
+                f"a list of {tables.listed(FALLBACK_ON)}", f"{tables.show(word)} is none of them"
+            )
+    return words
 
 
 def _device(value: Any) -> str:

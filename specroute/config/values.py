@@ -13,15 +13,19 @@ from typing import Any
 from specroute.errors import ConfigError
 from specroute.types import TargetRef
 
+FALLBACK_ON = ("429", "5xx", "connect", "first_token", "stall", "truncated")
+"""The faults that another target may make good; what they mean stands in ``http.faults``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Deadlines in seconds. They span all attempts of a request; keep-alives reset none."""
+    """Deadlines in seconds. They span all attempts at a target, ``total`` all of a request;
+    keep-alives reset none."""
 
     connect: float = 5.0
     first_token: float = 600.0
-    """Request start to the first content. An answer that isn't streamed has ``total`` instead,
-    unless the config sets this."""
+    """The first attempt's start to the first content. An answer that isn't streamed has ``total``
+    instead, unless the config sets this."""
     stall: float = 600.0
     """Longest silence between two pieces of content."""
     total: float = 3600.0
@@ -98,6 +102,10 @@ class ModelConfig:
     drafts: tuple[str, ...] = ()
     policy: PolicyConfig = PolicyConfig()
     tokenizer: str | None = None
+    fallback_on: tuple[str, ...] = FALLBACK_ON
+    """The faults upon which another target, or the same one again, goes on."""
+    interchangeable: bool = False
+    """The policy may pick among the targets; else their order is one of preference."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,11 @@ class DraftSession(Protocol):
 
 
 class Drafter(Protocol):
-    """A source of drafts, shared by all requests of a client."""
+    """A source of drafts, shared by all requests of a client.
+
+    One with an attribute ``free = True`` (prompt lookup) takes microseconds and no money: while it
+    has nothing to propose, it is asked again at every token of the target's own stream.
+    """
 
     name: str
 

@@ -1,7 +1,7 @@
-"""The caches of all sessions of one local drafter, bounded in tokens, least recently used first.
+"""The caches of all sessions of one local drafter, bounded, least recently used first.
 
-Knows how many tokens each holds; nothing of models. A cache is taken out while it is worked on,
-so a session that closes meanwhile is simply not put back.
+Knows how many tokens each holds, or that a pool of pages does; nothing of models. A cache is taken
+out while it is worked on, so a session that closes meanwhile is simply not put back.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from specroute.draft.decoder import Cache
 
 
 class Caches:
-    """At most ``limit`` tokens over all sessions; the one just put back always stays."""
+    """At most ``limit`` tokens over all sessions, the one just put back always stays; with ``None``
+    they are dropped when somebody who runs out of memory asks for it."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self._lock = threading.Lock()
         self._open: set[int] = set()
@@ -35,20 +36,33 @@ class Caches:
         """Give it back as the most recently used, and drop old ones beyond the limit."""
         with self._lock:
             if key not in self._open:
+                cache.release()
                 return
             self._held[key] = cache
-            while len(self._held) > 1 and self._tokens() > self.limit:
-                self._held.popitem(last=False)
+            while self.limit is not None and len(self._held) > 1 and self._tokens() > self.limit:
+                self._held.popitem(last=False)[1].release()
+
+    def drop_oldest(self) -> bool:
+        """Drop the cache that was used longest ago; false if none is held."""
+        with self._lock:
+            if not self._held:
+                return False
+            self._held.popitem(last=False)[1].release()
+            return True
 
     def close(self, key: int) -> None:
         """The session has ended."""
         with self._lock:
             self._open.discard(key)
-            self._held.pop(key, None)
+            cache = self._held.pop(key, None)
+            if cache is not None:
+                cache.release()
 
     def clear(self) -> None:
         """Drop every cache; sessions go on and fill theirs anew."""
         with self._lock:
+            for cache in self._held.values():
+                cache.release()
             self._held.clear()
 
     @property

@@ -18,7 +18,7 @@ from specroute.crossing import Crossing, said_after, unfinished
 from specroute.draft.base import Committed, Proposal
 from specroute.draft.drawing import draw
 from specroute.draft.own_ids import OwnIds
-from specroute.draft.speech import LEAD_IN, Step, text_after
+from specroute.draft.speech import LEAD_IN, Steps, text_after
 from specroute.vocabulary import Vocabulary
 
 Way = Literal["auto", "tli", "slem"]
@@ -125,40 +125,39 @@ class TwoVocabularies:
 
     def draft(
         self,
-        step: Step,
         pending: Sequence[int],
         committed: Committed,
         k: int,
         room: int,
         temperature: float,
-    ) -> Proposal:
+    ) -> Steps:
         target, pair = self._target, self._pair
         if target is None or pair is None or committed.ids is None:
-            return self._text(step, pending, committed, k, room)
+            return (yield from self._text(pending, committed, k, room))
         pair.hear(committed.ids[self._heard :])
         self._heard = len(committed.ids)
         way = pair.way(temperature) if self._way == "auto" else self._way
         if way == "tli":
-            return self._tli(target, pair, step, pending, committed.ids, min(k, room), temperature)
-        return self._slem(target, pair, step, pending, committed, k, room)
+            ids, most = committed.ids, min(k, room)
+            return (yield from self._tli(target, pair, pending, ids, most, temperature))
+        return (yield from self._slem(target, pair, pending, committed, k, room))
 
     def _tli(
         self,
         target: Vocabulary,
         pair: Pair,
-        step: Step,
         pending: Sequence[int],
         committed: Sequence[int],
         k: int,
         temperature: float,
-    ) -> Proposal:
+    ) -> Steps:
         """Tokens drawn from q' (greedy: its argmax), in the target's ids."""
         crossing = pair.crossing
         ids: list[int] = []
         qs: list[Any] = []
         rng = self._rng() if temperature > 0 else None
         for _ in range(k if len(crossing) else 0):
-            logits = step(pending)
+            logits = yield pending
             pair.weigh(logits)
             place, shares = draw(pair.shared(logits), temperature, rng)
             ids.append(int(crossing.target[place]))
@@ -177,12 +176,11 @@ class TwoVocabularies:
         self,
         target: Vocabulary,
         pair: Pair,
-        step: Step,
         pending: Sequence[int],
         committed: Committed,
         k: int,
         room: int,
-    ) -> Proposal:
+    ) -> Steps:
         """The model's own greedy text in the target's ids.
 
         Goes on until the k-th id is followed by another, since the last one could still become part
@@ -195,7 +193,7 @@ class TwoVocabularies:
         ended = False
         look = 1  # long drafts are not encoded again at every token
         for drafted in range(1, min(room, 4 * k + 8) + 1):
-            logits = step(pending)
+            logits = yield pending
             pair.weigh(logits)
             token = int(logits.argmax())
             ended = token in self._own.eos_ids
@@ -216,15 +214,13 @@ class TwoVocabularies:
             ids += (target.end_id,)
         return Proposal(text_after(target, committed.ids or (), ids), ids, None, ended)
 
-    def _text(
-        self, step: Step, pending: Sequence[int], committed: Committed, k: int, room: int
-    ) -> Proposal:
+    def _text(self, pending: Sequence[int], committed: Committed, k: int, room: int) -> Steps:
         """The model's own greedy text. What it ends with in whitespace is left for the next round:
         tokenizers join it with the word that follows."""
         said = b""
         ended = False
         for drafted in range(1, min(room, k + LOOK_ON) + 1):
-            token = int(step(pending).argmax())
+            token = int((yield pending).argmax())
             ended = token in self._own.eos_ids
             piece = self._own.tokens[token] if token < self._own.size else None
             if piece is None:

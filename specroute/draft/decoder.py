@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from specroute.draft.pages import PagePool
+
 
 class Cache(Protocol):
     """The keys and values of one sequence; ``ids`` are the tokens it holds."""
@@ -20,24 +22,39 @@ class Cache(Protocol):
         """Forget everything after the first ``length`` tokens."""
         ...
 
+    def release(self) -> None:
+        """Give its memory back; it isn't used again."""
+        ...
+
 
 class Decoder(Protocol):
-    """A model at batch 1."""
+    """A model that goes on from caches."""
 
+    batches: bool
+    """Whether many sequences in one pass (:meth:`forward_many`) are faster than one by one."""
+    pool: PagePool | None
+    """Where its caches' memory comes from; ``None``: each has its own."""
     forwarded: int
     """Tokens that went through the model so far."""
 
-    def new(self) -> Cache:
-        """An empty cache."""
+    def new(self, ids: Sequence[int] = ()) -> Cache:
+        """A cache for a sequence that is going to hold ``ids``: empty, or with a beginning of them
+        that is still there of another sequence."""
         ...
 
     def forward(self, ids: Sequence[int], cache: Any) -> Any:
         """Append ``ids`` (at least one) to the cache; the logits after the last, a 1-D tensor."""
         ...
 
+    def forward_many(self, batch: Sequence[tuple[Sequence[int], Any]]) -> Any:
+        """As :meth:`forward` for several caches at once; a row of logits for each. After an
+        exception every cache holds what it held before."""
+        ...
 
-def decoder_for(model: Any) -> Decoder:
-    """The fastest decoder that computes what ``model`` computes.
+
+def decoder_for(model: Any, most_tokens: int = 2**16) -> Decoder:
+    """The fastest decoder that computes what ``model`` computes; paged caches hold at most
+    ``most_tokens`` together.
 
     Llama-shaped models get :class:`specroute.draft.llama.LlamaDecoder` if, run on a few tokens, it
     agrees with transformers' own forward; every other model runs through transformers.
@@ -46,7 +63,7 @@ def decoder_for(model: Any) -> Decoder:
 
     general = TransformersDecoder(model)
     if fits(model):
-        lean = LlamaDecoder(model)
+        lean = LlamaDecoder(model, most_tokens)
         if _agree(lean, general):
             lean.forwarded = 0
             return lean
@@ -66,6 +83,8 @@ def _agree(a: Decoder, b: Decoder) -> bool:
             rounding = 1e-3 if getattr(a, "dtype", None) == torch.float32 else 0.1
             if not float((x - y).abs().max()) <= rounding * max(float(y.std()), 1e-3):
                 return False
+    for cache in caches:
+        cache.release()
     return True
 
 
@@ -87,6 +106,9 @@ class TransformersCache:
             return DynamicCache()
         return DynamicCache(config=self._config)
 
+    def release(self) -> None:
+        self.ids, self.layers = [], None
+
     def crop(self, length: int) -> None:
         if length >= len(self.ids):
             return
@@ -102,7 +124,14 @@ class TransformersCache:
 
 
 class TransformersDecoder:
-    """Any causal LM through transformers' own forward."""
+    """Any causal LM through transformers' own forward, one sequence at a time.
+
+    transformers batches sequences of its own (``ContinuousBatchingManager``), but draws their
+    tokens itself: neither q nor a cache that can be cropped comes out of it.
+    """
+
+    batches = False
+    pool: PagePool | None = None
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -112,7 +141,7 @@ class TransformersDecoder:
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         self.forwarded = 0
 
-    def new(self) -> TransformersCache:
+    def new(self, ids: Sequence[int] = ()) -> TransformersCache:
         return TransformersCache(self._config)
 
     def forward(self, ids: Sequence[int], cache: TransformersCache) -> Any:
@@ -124,3 +153,6 @@ class TransformersDecoder:
         cache.ids.extend(ids)
         self.forwarded += len(ids)
         return logits[0, -1]
+
+    def forward_many(self, batch: Sequence[tuple[Sequence[int], TransformersCache]]) -> Any:
+        return [self.forward(ids, cache) for ids, cache in batch]

@@ -98,6 +98,8 @@ class NgramIndex(Generic[T]):
 class NgramDrafter:
     """Drafts by prompt lookup over the prompt and the answer so far."""
 
+    free = True
+    """Asking it takes microseconds and no money: it may be asked at every token."""
     vocabulary: Vocabulary | None = None
 
     def __init__(self, name: str = "ngram", max_n: int = MAX_N, min_n: int = MIN_N) -> None:

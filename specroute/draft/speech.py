@@ -1,12 +1,13 @@
 """How a local model's tokens become the target's: the interface, and its plainest form.
 
 A speech says what the model should read for a committed answer, and drafts by asking for logits
-step by step. Knows vocabularies; deliberately knows no cache, no thread and no device.
+step by step, so that the steps of many requests can be one. Knows vocabularies; deliberately no
+cache, no thread and no device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
 from specroute.alignment import TextStream
@@ -14,8 +15,9 @@ from specroute.draft.base import Committed, Proposal
 from specroute.draft.drawing import draw
 from specroute.vocabulary import Vocabulary
 
-Step = Callable[[Sequence[int]], Any]
-"""Forward these ids after all before them; the logits after the last, a 1-D tensor."""
+Steps = Generator[Sequence[int], Any, Proposal]
+"""Yields ids to forward after all before them, is sent the logits after the last (a 1-D tensor),
+returns the draft."""
 
 LEAD_IN = 8
 """Committed ids decoded before the draft's, so that a character may straddle the two."""
@@ -35,13 +37,12 @@ class Speech(Protocol):
 
     def draft(
         self,
-        step: Step,
         pending: Sequence[int],
         committed: Committed,
         k: int,
         room: int,
         temperature: float,
-    ) -> Proposal:
+    ) -> Steps:
         """Up to ``k`` of the target's tokens, in at most ``room`` of the model's. ``pending`` are
         the ids that the model has not seen yet."""
         ...
@@ -62,18 +63,17 @@ class OneVocabulary:
 
     def draft(
         self,
-        step: Step,
         pending: Sequence[int],
         committed: Committed,
         k: int,
         room: int,
         temperature: float,
-    ) -> Proposal:
+    ) -> Steps:
         ids: list[int] = []
         qs: list[Any] = []
         rng = self._rng() if temperature > 0 else None
         for _ in range(min(k, room)):
-            token, q = draw(step(pending), temperature, rng)
+            token, q = draw((yield pending), temperature, rng)
             ids.append(token)
             qs.append(q)
             if token in self._vocabulary.eos_ids:

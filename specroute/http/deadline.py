@@ -57,6 +57,19 @@ class Deadline:
         stall = silent_since + self.timeouts.stall
         return (stall, "stall") if stall <= total else (total, "total")
 
+    def within(self, timeouts: Timeouts) -> Deadline:
+        """A deadline for a target of its own ``timeouts``, from now on, never beyond this one."""
+        return Deadline(
+            replace(
+                timeouts,
+                connect=min(timeouts.connect, self.timeouts.connect),
+                first_token=min(timeouts.first_token, max(self.remaining("first_token"), 0.0)),
+                stall=min(timeouts.stall, self.timeouts.stall),
+                total=min(timeouts.total, max(self.remaining("total"), 0.0)),
+            ),
+            self.clock,
+        )
+
     def part(self, share: float, most: float = inf) -> Deadline:
         """A deadline for something that may fail: from now on, at most ``share`` of what is left
         and at most ``most`` seconds, so that whatever takes its place still has its time."""

@@ -6,7 +6,10 @@ Pure: no I/O and no clock. Knows nothing of what a policy makes of the figures.
 from specroute.measure.acceptance import MAX_K, Acceptance
 from specroute.measure.estimate import Estimate, Law
 from specroute.measure.figures import Pace, Snapshot
-from specroute.measure.measurements import AcceptanceCounts, Mean, Measurements
+from specroute.measure.level import Mean
+from specroute.measure.lifetable import AcceptanceCounts
+from specroute.measure.measurements import Measurements
+from specroute.measure.traffic import rough_tokens, traffic_class
 
 __all__ = [
     "MAX_K",
@@ -18,4 +21,6 @@ __all__ = [
     "Measurements",
     "Pace",
     "Snapshot",
+    "rough_tokens",
+    "traffic_class",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from specroute.measure.estimate import Estimate, Z
 
@@ -47,22 +48,14 @@ class Acceptance:
 
     def plus(self, other: Acceptance, weight: float = 1.0) -> Acceptance:
         """This evidence and ``weight`` times another's."""
-        n = max(len(self.judged), len(other.judged))
+        if not other.judged:
+            return self
+        passed = zip_longest(self.passed, other.passed, fillvalue=0.0)
+        judged = zip_longest(self.judged, other.judged, fillvalue=0.0)
         return Acceptance(
-            tuple(_at(self.passed, j) + weight * _at(other.passed, j) for j in range(n)),
-            tuple(_at(self.judged, j) + weight * _at(other.judged, j) for j in range(n)),
+            tuple([p + weight * q for p, q in passed]),
+            tuple([n + weight * m for n, m in judged]),
             max(self.dispersion, other.dispersion),
-        )
-
-    def lending(self, strength: float) -> Acceptance:
-        """At each position at most ``strength`` judged tokens of this evidence."""
-        if strength <= 0:
-            return Acceptance()
-        scales = [min(1.0, strength / n) if n else 0.0 for n in self.judged]
-        return Acceptance(
-            tuple(p * s for p, s in zip(self.passed, scales, strict=True)),
-            tuple(n * s for n, s in zip(self.judged, scales, strict=True)),
-            self.dispersion,
         )
 
     def posterior(

@@ -78,6 +78,8 @@ class Snapshot:
     """The share of the target's requests that fail, refusals for too many requests left out."""
     limited: Estimate | None = None
     """The share that is refused with 429."""
+    predicted: Estimate | None = None
+    """The share of predicted tokens that the server takes."""
     in_flight: int = 0
     """Other requests of this client now under way at the target."""
     prompt_tokens: int = 0

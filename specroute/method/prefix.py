@@ -123,7 +123,7 @@ class _Race:
         for event in self._rounds():
             yield event
         if not self.session.tally.rounds and not self.over:
-            self.session.nothing_drafted()
+            self.session.meter.nothing_drafted(self.session.drafter.name)
         if self.session.answer.finish is None:
             yield self._closing()
 

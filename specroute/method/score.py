@@ -4,13 +4,15 @@ Each round sends prompt + committed + draft in one request and commits what stan
 one token of the target's own. Who judges is ``session.judge``: the target's argmax (T = 0), the
 acceptance rules on its log-probabilities (they may ask for draws), or its own draws. Exact as the
 rules are (docs/verification.md). Needs a dialect that passed calibration. Costs a request, and the
-prompt as input, a round (``fanout``: one prompt per drafted token and one more).
+prompt as input, a round (``fanout``: one prompt per drafted token and one more). Where a draft that
+is free to ask has nothing to propose, the target's own stream runs until it has (``listen``).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ from specroute.candidates import Judge, sampling_of
 from specroute.draft.base import Proposal
 from specroute.errors import DraftError, ProviderError
 from specroute.events import Commit, Event, Handover, RoundDone
+from specroute.method.listen import can_listen, listen
 from specroute.target.view import BadEvidence, Position, View
 from specroute.types import Exactness
 
@@ -29,6 +32,8 @@ _NAME = re.compile(r"\s*(<.+>|\[.+\])\s*", re.DOTALL)
 """How special tokens are called: ``</s>``, ``<|im_end|>``, ``[EOS]``."""
 RETOKENISED = "retokenised: the target saw the committed text cut into tokens by its server"
 REDRAWN = "a token that the target had drawn was not shown, and drawn anew"
+WORTH = 2
+"""Accepted tokens a round that make up for ending a stream."""
 UNFINISHED = "a rejection was left unfinished: its residual token could not be drawn"
 
 Key = int | str
@@ -46,6 +51,26 @@ class Verdict:
     cut: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """The rounds since a stream was last ended for them: the tally as it stood then."""
+
+    rounds: int = 0
+    accepted: int = 0
+    begun: bool = False
+
+    @classmethod
+    def after(cls, session: Session) -> Spell:
+        return cls(session.tally.rounds, session.tally.accepted, True)
+
+    def paid(self, session: Session) -> bool:
+        """Whether they were worth the request that another stream costs: another spell is only
+        tried after one that was."""
+        tally = session.tally
+        rounds = max(tally.rounds - self.rounds, 1)
+        return not self.begun or tally.accepted - self.accepted >= WORTH * rounds
+
+
 async def run(session: Session) -> AsyncGenerator[Event]:
     """Rounds until the answer ends, the policy says K = 0, or something fails.
 
@@ -55,7 +80,7 @@ async def run(session: Session) -> AsyncGenerator[Event]:
         session.loosen(Exactness.BOUNDED, RETOKENISED)
     if session.lossy is not None and session.judge is Judge.RULES:
         session.loosen(Exactness.HEURISTIC, f"accepted by {session.lossy}")
-    alone = False
+    alone, spell = False, Spell()
     while session.answer.finish is None:
         k = session.next_k()
         if k == 0 and session.answer.remaining != 1:
@@ -74,11 +99,11 @@ async def run(session: Session) -> AsyncGenerator[Event]:
             started = session.clock()
             proposal = await session.draft(k, greedy=session.judge is Judge.DRAWS)
             drafted_at = session.clock()
-            if not proposal:
+            if not proposal and not (spell.paid(session) and can_listen(session)):
                 yield Handover("the draft has nothing to propose")
                 return
-            view = await _score(session, proposal)
-            verdict = await _verdict(session, proposal, view)
+            view = await _score(session, proposal) if proposal else None
+            verdict = await _verdict(session, proposal, view) if view else None
         except DraftError as error:
             yield Handover(f"the draft failed: {error}")
             return
@@ -90,6 +115,12 @@ async def run(session: Session) -> AsyncGenerator[Event]:
             session.rest(error)
             yield Handover(f"a scoring request failed: {error}")
             return
+        if view is None or verdict is None:
+            async with aclosing(listen(session)) as events:
+                async for event in events:
+                    yield event
+            spell = Spell.after(session)
+            continue
         session.target.learned.failures = 0
         outcome = verdict.outcome
         alone = outcome.verdict == "unseen" or (

@@ -205,7 +205,8 @@ async def _generate(
     call = dict(body)
     if caps.chat_max_logprobs:
         path = CHAT
-        call["logprobs"] = True
+        # llama-cpp-python shows no logprobs at all unless alternatives are asked for.
+        call |= {"logprobs": True, "top_logprobs": 1}
     else:
         if prompt.ids is None and prompt.text is None:
             raise BadEvidence("chat shows no log-probabilities, and the prompt is not known")

@@ -62,9 +62,8 @@ async def watched(
         AsyncSpecRoute(config=config(server.url), **options) as client,
     ):
         seam: Any = client._client
-        seam.router = Router(
-            parse(config(server.url), environ=KEYS), http_client=seam.upstream, gates=gates
-        )
+        found = parse(config(server.url), environ=KEYS)
+        seam.connections.answer_with(lambda up: Router(found, http_client=up, gates=gates))
         yield server, client
 
 

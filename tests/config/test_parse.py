@@ -360,18 +360,6 @@ NOT_YET = [
         "providers.lab.limits: limiting the rate of requests (limits)",
     ),
     (
-        {"models": {"m": {"targets": ["openai:x"], "interchangeable": True}}},
-        "models.m.interchangeable: letting the policy pick among targets (interchangeable)",
-    ),
-    (
-        {"models": {"m": {"targets": ["openai:x"], "fallback_on": ["429"]}}},
-        "models.m.fallback_on: falling back to another target (fallback_on)",
-    ),
-    (
-        {"models": {"m": {"targets": ["openai:x", "openai:y"]}}},
-        "models.m.targets: falling back to another target (more than one entry in targets)",
-    ),
-    (
         {"models": {"m": {"targets": ["openai:x"], "policy": {"max_cost_usd": 0.01}}}},
         "models.m.policy.max_cost_usd: a cost limit (max_cost_usd)",
     ),

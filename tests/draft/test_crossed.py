@@ -19,6 +19,7 @@ from specroute.draft.local import LocalDrafter
 from specroute.draft.own_ids import WINDOW, OwnIds
 from specroute.vocabulary import load_vocabulary
 from tests.support.distribution import pairs, total_variation, tv_quantile
+from tests.support.steps import driven
 from tests.support.tiny import TEXT, save_model, save_sentencepiece, save_tokenizer
 
 CHAT = ({"role": "user", "content": "where is my order?"},)
@@ -113,7 +114,7 @@ def test_drawn_drafts_leave_the_targets_distribution(vocabularies, temperature):
 
     counts, coins, n = Counter(), random.Random(3), 4000
     for _ in range(n):
-        proposal = speech.draft(step, (), Committed("", ()), 2, 99, temperature)
+        proposal = driven(step, speech.draft((), Committed("", ()), 2, 99, temperature))
         first = proposal.ids[0]
         seen = [p[-1], p.get(first, p[-1])][: len(proposal.ids)]
         found = verify(proposal.ids, seen, proposal.q, coins)
@@ -226,7 +227,7 @@ def rounds(own, target, answer, text, *, way, k, slips=0.0, seed=0):
         committed = Committed(result.text, tuple(result.ids))
         writer.context = []
         context = speech.read(committed)
-        proposal = speech.draft(writer.step, context, committed, k, 99, 0.0)
+        proposal = driven(writer.step, speech.draft(context, committed, k, 99, 0.0))
         ids = proposal.ids
         assert len(ids) <= k
         hit = 0
@@ -317,7 +318,7 @@ def test_tli_says_what_is_shared(vocabularies):
     speech = speech_of(own, target, "tli")
     writer = Writer(own, "zq")
     committed = Committed("", ())
-    proposal = speech.draft(writer.step, speech.read(committed), committed, 9, 99, 0.0)
+    proposal = driven(writer.step, speech.draft(speech.read(committed), committed, 9, 99, 0.0))
     assert proposal.ids == (*target.encode("zq"), target.end_id)
     assert (proposal.text, proposal.ended) == ("zq", True)
 
@@ -330,11 +331,12 @@ def test_slem_says_it_in_the_targets_own_tokens(vocabularies):
     for k in range(1, len(ids)):
         speech = speech_of(own, target, "slem")
         writer = Writer(own, text)
-        proposal = speech.draft(writer.step, (), Committed("", ()), k, 99, 0.9)
+        proposal = driven(writer.step, speech.draft((), Committed("", ()), k, 99, 0.9))
         assert (proposal.ids, proposal.q) == (ids[:k], None)
         assert proposal.text == target.decode(ids[:k])
-    whole = speech_of(own, target, "slem").draft(
-        Writer(own, text).step, (), Committed("", ()), 99, 99, 0.0
+    whole = driven(
+        Writer(own, text).step,
+        speech_of(own, target, "slem").draft((), Committed("", ()), 99, 99, 0.0),
     )
     assert whole.ids == (*ids, target.end_id)
     assert whole.ended
@@ -356,11 +358,11 @@ def test_a_special_token_ends_a_draft(vocabularies):
 
         return step
 
-    slem = speech_of(own, target, "slem").draft(forced(), (), Committed("", ()), 9, 99, 0.0)
+    slem = driven(forced(), speech_of(own, target, "slem").draft((), Committed("", ()), 9, 99, 0.0))
     assert target.decode(slem.ids) == slem.text == " order"
     text = TwoVocabularies(own, None, None, lambda: None)
-    assert text.draft(forced(), (), Committed(), 9, 99, 0.0).text == " order"
-    tli = speech_of(own, target, "tli").draft(forced(), (), Committed("", ()), 3, 99, 0.0)
+    assert driven(forced(), text.draft((), Committed(), 9, 99, 0.0)).text == " order"
+    tli = driven(forced(), speech_of(own, target, "tli").draft((), Committed("", ()), 3, 99, 0.0))
     assert not set(tli.ids) & (target.special_ids - target.eos_ids)
 
 
@@ -375,7 +377,7 @@ def test_a_begun_character_is_read_and_finished(vocabularies):
         read = speech.read(committed)
         begun = b"".join(target.tokens[i] for i in ids[:cut])
         assert b"".join(own.tokens[i] for i in read) == begun
-        proposal = speech.draft(Writer(own, "ab🎉 ok").step, read, committed, 9, 99, 0.0)
+        proposal = driven(Writer(own, "ab🎉 ok").step, speech.draft(read, committed, 9, 99, 0.0))
         assert (
             b"".join(target.tokens[i] or b"" for i in proposal.ids)
             == "ab🎉 ok".encode()[len(begun) :]
@@ -390,7 +392,9 @@ def test_text_drafts_are_whole_and_leave_trailing_space(vocabularies, text, k, o
     own = vocabularies[own]
     speech = TwoVocabularies(own, None, None, lambda: None)
     committed = Committed()
-    proposal = speech.draft(Writer(own, text).step, speech.read(committed), committed, k, 99, 0.9)
+    proposal = driven(
+        Writer(own, text).step, speech.draft(speech.read(committed), committed, k, 99, 0.9)
+    )
     assert text.startswith(proposal.text)
     assert proposal.ids is None
     if proposal.text.strip() and not proposal.ended:

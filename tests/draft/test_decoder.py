@@ -92,7 +92,7 @@ def test_the_models_own_weights_are_shared():
     model = LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
     with torch.inference_mode():
         before = model(torch.tensor([[1, 2, 3]])).logits
-        decoder = LlamaDecoder(model)
+        decoder = LlamaDecoder(model, 1000)
         after = model(torch.tensor([[1, 2, 3]])).logits
     assert torch.equal(before, after)
     joined = decoder._layers[0].qkv

@@ -18,7 +18,7 @@ class Http:
 
     provider = ProviderConfig("lab", "vllm", "http://127.0.0.1:1/v1")
 
-    async def post_json(self, path, payload, deadline):
+    async def post_json(self, path, payload, deadline, *, purpose):
         self.deadline = deadline
         reply = {"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]}
         return type("JsonReply", (), {"data": reply})()

@@ -11,9 +11,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specroute.context import Committed, Prompt
-from specroute.draft import local, speech
+from specroute.draft import local, speech, stepper
 from specroute.draft.caches import Caches
+from specroute.draft.llama import PAGE, LlamaCache
 from specroute.draft.local import LocalDrafter
+from specroute.draft.pages import PagePool
 from specroute.errors import DraftError
 from specroute.vocabulary import load_vocabulary
 from tests.support.distribution import total_variation, tv_quantile
@@ -182,9 +184,12 @@ async def test_a_long_prompt_is_forwarded_in_blocks(drafter, vocabulary, monkeyp
     """Blocks change nothing in the result."""
     ids = vocabulary.encode(TEXT)
     whole = await (await drafter.open(Prompt(None, None, ids), vocabulary)).propose(Committed(), 5)
-    monkeypatch.setattr(local, "BLOCK", 16)
-    blocks = await (await drafter.open(Prompt(None, None, ids), vocabulary)).propose(Committed(), 5)
+    monkeypatch.setattr(stepper, "BLOCK", 16)
+    other = LocalDrafter("other", str(folder), device="cpu")  # shares no page with the first
+    blocks = await (await other.open(Prompt(None, None, ids), vocabulary)).propose(Committed(), 5)
     assert blocks.ids == whole.ids == generate(folder, ids, 5)
+    assert other._stepper.steps == -(-len(ids) // 16) + 4
+    await other.aclose()
 
 
 async def test_drafts_stop_at_the_models_positions(tmp_path, vocabulary):
@@ -215,10 +220,13 @@ def test_a_closed_sessions_cache_is_not_put_back():
     """Closing while the worker still has the cache."""
     caches = Caches(10)
     caches.open(1)
-    cache = type("Held", (), {"ids": [1, 2]})()
+    pool = PagePool(4)
+    cache = LlamaCache(pool)
+    cache.reserve(2)
+    cache.filled([1, 2])
     caches.close(1)
     caches.put(1, cache)
-    assert (caches.tokens, caches.take(1)) == (0, None)
+    assert (caches.tokens, caches.take(1), pool.used) == (0, None, 0)
 
 
 async def test_cancelling_ends_the_draft_at_its_next_forward(drafter, vocabulary):
@@ -287,7 +295,7 @@ async def test_max_memory_bounds_the_caches(folder):
     await drafter.load()
     per_token = 2 * 2 * 2 * 16 * 4
     weights = 4 * (2 * 400 * 64 + 64 + 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128 + 2 * 64))
-    assert drafter._loaded.caches.limit == (2**20 - weights) // per_token
+    assert drafter._loaded.decoder.pool.most == (2**20 - weights) // per_token // PAGE
     await drafter.aclose()
 
 

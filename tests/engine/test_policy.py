@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import pytest
 
 from specroute.candidates import PLAIN, Candidate, Candidates
-from specroute.measure import Acceptance, AcceptanceCounts, Mean, Measurements, Pace, Snapshot
+from specroute.measure import Acceptance, Pace, Snapshot
 from specroute.policy.adaptive import Adaptive
 from specroute.policy.base import Ask, RoundView
 from specroute.policy.fixed import Fixed
@@ -125,77 +125,3 @@ def test_a_floor_removes_looser_plans() -> None:
     assert "only be bounded" in strict.why_not(Method.SCORE)
     greedy = Candidates((PLAIN, Candidate(Method.SCORE, "d", Exactness.EXACT_GREEDY)))
     assert greedy.at_least(Exactness.EXACT).of(Method.SCORE)
-
-
-# Figures
-
-
-def test_a_round_that_accepts_all_says_nothing_of_the_next_position() -> None:
-    """Right-censored: only judged positions count."""
-    counts = AcceptanceCounts()
-    for _ in range(50):
-        counts.add(2, 2)
-    for _ in range(50):
-        counts.add(0, 1)
-    frozen = counts.frozen()
-    assert frozen.judged == (100, 50)
-    assert frozen.passed == (50, 50)
-    s = frozen.survival(3)
-    assert s[0] == pytest.approx(0.5, abs=0.05)
-    assert s[1] / s[0] > 0.9
-    assert 0.5 < s[2] / s[1] < 1  # no evidence there: the rate over all
-
-
-def test_evidence_of_one_request_updates_the_pooled() -> None:
-    """The prior counts as a few tokens only."""
-    prior = rate(0.9)
-    assert rate(0.2, 100).survival(1, prior)[0] == pytest.approx(0.25, abs=0.03)
-    assert Acceptance().survival(1, prior)[0] == pytest.approx(0.9, abs=0.02)
-    assert Acceptance().survival(2, default=0.7) == pytest.approx((0.7, 0.49))
-
-
-def test_snapshots_do_not_change() -> None:
-    """Later rounds are in later snapshots only."""
-    seen = Measurements()
-    before = seen.snapshot("t", "d", "c")
-    seen.round("t", "d", "c", drafted=4, accepted=2, judged=3, draft_s=0.04, verify_s=0.5)
-    seen.plain("t", "c", ttft_s=0.2, tpot_s=0.05, tokens=10)
-    after = seen.snapshot("t", "d", "c")
-    assert before == Snapshot()
-    rates = [p / n for p, n in zip(after.acceptance.passed, after.acceptance.judged, strict=True)]
-    assert rates == [1, 1, 0]
-    assert (after.verify_s, after.draft_s) == (0.5, 0.01)
-    assert after.pace == Pace(0.2, 0.05, 10)
-    with pytest.raises(FrozenInstanceError):
-        after.verify_s = 1.0  # type: ignore[misc]
-
-
-def test_a_class_without_figures_borrows_the_targets() -> None:
-    """Its own count as soon as there are some."""
-    seen = Measurements()
-    seen.plain("t", "a", ttft_s=0.2, tpot_s=0.05, tokens=10)
-    seen.round("t", "d", "a", drafted=1, accepted=1, judged=1, draft_s=0.0, verify_s=0.1)
-    assert seen.snapshot("t", "d", "b").pace.tpot_s == 0.05
-    assert seen.snapshot("t", "d", "b").acceptance.weight > 0
-    seen.plain("t", "b", ttft_s=0.4, tpot_s=0.15, tokens=10)
-    assert seen.snapshot("t", "d", "b").pace.tpot_s == pytest.approx(0.15)
-    assert seen.snapshot("t", "d", "a").pace.tpot_s == 0.05
-
-
-def test_requests_since_a_draft_was_tried_are_counted() -> None:
-    """A class at a time."""
-    seen = Measurements()
-    for tried in (False, False, True, False):
-        seen.planned("t", "d", "a", tried=tried)
-    assert seen.snapshot("t", "d", "a").since_tried == 1
-    assert seen.snapshot("t", "d", "b").since_tried == 0
-
-
-def test_means_follow_drift() -> None:
-    """Old values fade."""
-    mean = Mean(0.5)
-    assert mean.value is None
-    for value in (1.0, 1.0, 5.0, 5.0, 5.0):
-        mean.add(value)
-    assert mean.value is not None
-    assert mean.value > 4.5

@@ -1,0 +1,1 @@
+"""``specroute demo --page``: provisional text in a browser, on loopback only."""

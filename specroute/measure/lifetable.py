@@ -1,0 +1,370 @@
+"""Rounds counted as a life table, and the tree of traffic classes that lend each other evidence.
+
+Pure, no clock. A round is O(1) to count: one entry, in units that grow as old rounds fade (forward
+decay; Cormode et al., ICDE 2009). Knows nothing of what is drafted, where or by whom.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import zip_longest
+from typing import Any
+
+from specroute.measure.acceptance import MAX_K, NO_EVIDENCE, STRENGTH, Acceptance
+
+DECAY = 0.998
+"""Of a round's weight with each later round."""
+REMAINS = 0.004
+"""The share of its weight that old evidence keeps once acceptance has changed."""
+KEPT = 64
+"""Rounds that count in full all the same, at most: those that showed it."""
+SHADOW = 0.5
+"""What a judged token of a shadow round counts beside one of a real round."""
+BATCH = 16
+"""Rounds whose sum shows how alike rounds of one answer are."""
+_RESCALE = 1e60
+
+
+class LifeTable:
+    """How far rounds got: of each number of accepted tokens, how many ended there in a rejection,
+    and how many held (nothing more was judged)."""
+
+    __slots__ = ("_frozen", "ended", "held", "judged", "logscale", "passed")
+
+    def __init__(self) -> None:
+        self.ended: list[float] = []
+        self.held: list[float] = []
+        self.passed = self.judged = 0.0
+        """All positions together."""
+        self.logscale = 0.0
+        """Logarithm of what the stored numbers were multiplied with so far."""
+        self._frozen: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+
+    def add(self, accepted: int, judged: int, unit: float) -> None:
+        """One round that weighs ``unit``."""
+        refused = judged > accepted
+        if accepted >= MAX_K:
+            accepted, refused = MAX_K, False
+        ended, held = self.ended, self.held
+        while len(ended) <= accepted:
+            ended.append(0.0)
+            held.append(0.0)
+        (ended if refused else held)[accepted] += unit
+        self.passed += unit * accepted
+        self.judged += unit * (accepted + refused)
+        self._frozen = None
+
+    def scale(self, factor: float) -> None:
+        """Multiply every stored number."""
+        self.ended = [v * factor for v in self.ended]
+        self.held = [v * factor for v in self.held]
+        self.passed *= factor
+        self.judged *= factor
+        self.logscale += math.log(factor)
+        self._frozen = None
+
+    def counts(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """(passed, judged) by position, in stored units."""
+        if self._frozen is None:
+            passed, judged, alive = [], [], 0.0
+            for refused, held in zip(reversed(self.ended), reversed(self.held), strict=True):
+                passed.append(alive)
+                judged.append(alive + refused)
+                alive += refused + held
+            if passed and not judged[0]:
+                passed, judged = passed[1:], judged[1:]
+            self._frozen = (tuple(reversed(passed)), tuple(reversed(judged)))
+        return self._frozen
+
+
+class AcceptanceCounts:
+    """One request's own rounds (nothing fades unless ``decay`` says so)."""
+
+    __slots__ = ("_decay", "_table", "_unit")
+
+    def __init__(self, decay: float = 1.0) -> None:
+        self._decay, self._unit = decay, 1.0
+        self._table = LifeTable()
+
+    def add(self, accepted: int, judged: int) -> None:
+        """One round: of ``judged`` tokens the first ``accepted`` passed."""
+        self._unit /= self._decay
+        self._table.add(accepted, judged, self._unit)
+
+    def frozen(self) -> Acceptance:
+        return _in_units(self._table.counts(), self._unit)
+
+
+class Watch:
+    """Whether acceptance has changed, and how alike the rounds of one answer are.
+
+    A change: Page's CUSUM over rounds' standardised surplus of accepted tokens. Alike: the variance
+    of batches of rounds against that of independent tokens.
+    """
+
+    SLACK, ALARM, CLIP = 0.25, 16.0, 3.0
+    MOST = 4.0
+    """More dispersion than this doesn't make a change harder to see."""
+    __slots__ = ("_batch", "_down", "_falling", "_length", "_ratio", "_rising", "_up", "_weight")
+
+    def __init__(self) -> None:
+        self._up = self._down = 0.0
+        self._rising = self._falling = 0
+        self._batch = [0, 0, 0]
+        self._ratio, self._weight = 8.0, 4.0
+        self._length = 2.0
+        """Judged tokens of a usual round."""
+
+    @property
+    def dispersion(self) -> float:
+        """1 to 8; 2 before anything was seen."""
+        return max(1.0, min(8.0, self._ratio / self._weight))
+
+    def add(self, accepted: int, judged: int, rate: float, weight: float) -> int:
+        """One round, where ``rate`` is that of the rounds before and ``weight`` their judged
+        tokens: 0, or, where it raises the alarm, how many rounds came after the change."""
+        each = max(rate * (1 - rate), 0.01)
+        self._alike(accepted, judged, rate, each, weight)
+        self._length += 0.05 * (judged - self._length)
+        if weight < 40:
+            return 0
+        # By a usual round's length, not by this one's: surplus over it has no bias then.
+        usual = max(self._length, 1.0)
+        z = (accepted - rate * judged) / math.sqrt(each * usual * min(self.dispersion, self.MOST))
+        z = max(-self.CLIP, min(self.CLIP, z))
+        # The rate itself is only known so well.
+        slack = self.SLACK + math.sqrt(usual / weight)
+        self._up = max(0.0, self._up + z - slack)
+        self._down = max(0.0, self._down - z - slack)
+        self._rising = self._rising + 1 if self._up else 0
+        self._falling = self._falling + 1 if self._down else 0
+        if max(self._up, self._down) < self.ALARM:
+            return 0
+        since = self._rising if self._up > self._down else self._falling
+        self._up = self._down = 0.0
+        self._rising = self._falling = 0
+        return since
+
+    def _alike(self, accepted: int, judged: int, rate: float, each: float, weight: float) -> None:
+        batch = self._batch
+        batch[0] += 1
+        batch[1] += accepted
+        batch[2] += judged
+        if batch[0] >= BATCH:
+            if weight > 4 * batch[2] > 0:
+                off = (batch[1] - rate * batch[2]) ** 2 / (each * batch[2])
+                self._ratio = self._ratio * 0.95 + min(off, 30.0)
+                self._weight = self._weight * 0.95 + 1.0
+            self._batch = [0, 0, 0]
+
+    def dump(self) -> list[float]:
+        return [self._ratio, self._weight]
+
+    def load(self, data: Any) -> None:
+        self._ratio, self._weight = float(data[0]), float(data[1])
+
+
+class Rounds:
+    """The rounds of one class, real ones and shadows, under those of a coarser class.
+
+    Both kinds fade together with every round of either kind, so that evidence of the one doesn't
+    outlive news of the other. What this class has added to its parent is known exactly, and left
+    out of what the parent lends.
+    """
+
+    __slots__ = (
+        "_evidence",
+        "_leaf",
+        "_recent",
+        "_unit",
+        "_watch",
+        "_within",
+        "_within_log",
+        "parent",
+        "real",
+        "seen_at",
+        "shadow",
+        "steps",
+    )
+
+    def __init__(self, parent: Rounds | None = None) -> None:
+        self.parent = parent
+        self.real, self.shadow = LifeTable(), LifeTable()
+        self.seen_at = 0.0
+        self.steps = 0
+        """Changes of acceptance seen so far."""
+        self._unit = 1.0
+        self._leaf = True
+        self._evidence: Acceptance | None = None
+        if parent is not None:
+            parent._leaf = False
+        self._watch = (Watch(), Watch())
+        self._recent: deque[tuple[bool, int, int, float]] = deque(maxlen=KEPT)
+        self._within = (LifeTable(), LifeTable())
+        """What of the parent's tables is this class's own, in the parent's units."""
+        self._within_log = (0.0, 0.0)
+
+    def add(
+        self, accepted: int, judged: int, *, shadow: bool = False, weight: float = 1.0, at: float
+    ) -> None:
+        """One round; ``weight`` below 1 for one that tells less."""
+        parent = self.parent
+        if parent is not None:
+            parent.add(accepted, judged, shadow=shadow, weight=weight, at=at)
+            self._adjust(parent)
+            self._within[shadow].add(accepted, judged, parent._unit * weight)
+        self._count(accepted, judged, shadow, weight)
+        self.seen_at = at
+
+    def _count(self, accepted: int, judged: int, shadow: bool, weight: float) -> None:
+        self._unit /= DECAY ** min(weight, 1.0)
+        if self._unit > _RESCALE:
+            self._scale(1 / self._unit)
+            self._unit = 1.0
+        table = self.shadow if shadow else self.real
+        after = 0
+        if table.judged:
+            rate = table.passed / table.judged
+            after = self._watch[shadow].add(accepted, judged, rate, table.judged / self._unit)
+        self._recent.append((shadow, accepted, judged, weight))
+        table.add(accepted, judged, self._unit * weight)
+        self._evidence = None
+        if after:
+            self.steps += 1
+            self._scale(REMAINS)
+            if self._leaf:  # A coarser class doesn't know whose its last rounds are.
+                same = [seen for seen in self._recent if seen[0] is shadow]
+                for _, a, n, w in same[-after:]:
+                    table.add(a, n, self._unit * w)
+
+    def _scale(self, factor: float) -> None:
+        for table in (self.real, self.shadow):
+            table.scale(factor)
+        self._evidence = None
+
+    def _adjust(self, parent: Rounds) -> None:
+        """Bring what was added to the parent into its present units."""
+        logs = (parent.real.logscale, parent.shadow.logscale)
+        if logs != self._within_log:
+            for table, now, then in zip(self._within, logs, self._within_log, strict=True):
+                if now != then:
+                    table.scale(math.exp(now - then))
+            self._within_log = logs
+
+    def fade(self, share: float, least: float = 12.0) -> None:
+        """Let what was seen count for ``share`` of its weight, down to ``least`` judged tokens."""
+        if (self.real.judged + self.shadow.judged) * share > least * self._unit:
+            self._unit /= share
+            self._evidence = None
+
+    def own(self, *, shadow: bool = False) -> Acceptance:
+        """This class's own evidence of one kind."""
+        table = self.shadow if shadow else self.real
+        return _in_units(table.counts(), self._unit, self._watch[shadow].dispersion)
+
+    def evidence(self) -> Acceptance:
+        """Own evidence of both kinds, and at each position up to ``STRENGTH`` tokens of what the
+        coarser classes saw without this one, the nearest first. Kept until this class sees more:
+        what the others saw meanwhile is worth few tokens."""
+        if self._evidence is None:
+            found = self.own().plus(self.own(shadow=True), SHADOW)
+            lent = self._above(NO_EVIDENCE)
+            self._evidence = found.plus(lent) if lent.judged else found
+        return self._evidence
+
+    def lends(self) -> Acceptance:
+        """What a class under this one starts from: up to ``STRENGTH`` tokens at each position."""
+        whole = self.own().plus(self.own(shadow=True), SHADOW)
+        return self._above(_filled(NO_EVIDENCE, whole))
+
+    def _above(self, lent: Acceptance) -> Acceptance:
+        child = self
+        while child.parent is not None:
+            lent = _filled(lent, child.parent._without(child))
+            child = child.parent
+        return lent
+
+    def _without(self, child: Rounds) -> Acceptance:
+        """Both kinds of evidence, but for what came from one child."""
+        child._adjust(self)
+        rest = [
+            _less(_in_units(table.counts(), self._unit), _in_units(own.counts(), self._unit))
+            for table, own in zip((self.real, self.shadow), child._within, strict=True)
+        ]
+        return rest[0].plus(rest[1], SHADOW)
+
+    def dump(self) -> dict[str, Any]:
+        tables = (self.real, self.shadow, *self._within)
+        if self.parent is not None:
+            self._adjust(self.parent)
+        units = (self._unit, self._unit, *((self.parent._unit,) * 2 if self.parent else (1.0, 1.0)))
+        return {
+            "at": self.seen_at,
+            "tables": [
+                [[v / unit for v in table.ended], [v / unit for v in table.held]]
+                for table, unit in zip(tables, units, strict=True)
+            ],
+            "watch": [watch.dump() for watch in self._watch],
+        }
+
+    def load(self, data: Any, share: float) -> None:
+        """Take over a dump, at ``share`` of its weight; into one that has seen nothing yet, and
+        whose parent has taken over its own."""
+        unit = self.parent._unit if self.parent is not None else 1.0
+        units = (self._unit, self._unit, unit, unit)
+        for table, saved, each in zip(
+            (self.real, self.shadow, *self._within), data["tables"], units, strict=True
+        ):
+            for accepted, (ended, held) in enumerate(zip(*saved, strict=True)):
+                if accepted > MAX_K:
+                    break
+                if ended:
+                    table.add(accepted, accepted + 1, float(ended) * share * each)
+                if held:
+                    table.add(accepted, accepted, float(held) * share * each)
+        for watch, saved in zip(self._watch, data["watch"], strict=True):
+            watch.load(saved)
+        if self.parent is not None:
+            self._within_log = (self.parent.real.logscale, self.parent.shadow.logscale)
+        self.seen_at = float(data["at"])
+
+
+def _in_units(
+    counts: tuple[tuple[float, ...], tuple[float, ...]], unit: float, dispersion: float = 1.0
+) -> Acceptance:
+    passed, judged = counts
+    if not judged:
+        return NO_EVIDENCE
+    each = 1 / unit
+    return Acceptance(
+        tuple([v * each for v in passed]), tuple([v * each for v in judged]), dispersion
+    )
+
+
+def _less(whole: Acceptance, part: Acceptance) -> Acceptance:
+    if not part.judged:
+        return whole
+    judged = [
+        rest if (rest := n - m) > 1e-6 else 0.0
+        for n, m in zip_longest(whole.judged, part.judged, fillvalue=0.0)
+    ]
+    passed = [
+        min(max(p - q, 0.0), n)
+        for p, q, n in zip_longest(whole.passed, part.passed, judged, fillvalue=0.0)
+    ]
+    return Acceptance(tuple(passed), tuple(judged))
+
+
+def _filled(lent: Acceptance, further: Acceptance) -> Acceptance:
+    """``lent``, and of ``further`` what it lacks of ``STRENGTH`` tokens at each position."""
+    passed, judged = [], []
+    for p, have, q, more in zip_longest(
+        lent.passed, lent.judged, further.passed, further.judged, fillvalue=0.0
+    ):
+        take = min(more, STRENGTH - have)
+        if take > 0:
+            p, have = p + q * take / more, have + take
+        passed.append(p)
+        judged.append(have)
+    return Acceptance(tuple(passed), tuple(judged))

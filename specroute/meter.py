@@ -1,0 +1,156 @@
+"""What one request tells the measurements, and what it has seen for itself.
+
+Knows how a round, a draw and a stream are entered, and the figures as they were when the request
+began. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from specroute.events import RoundDone
+from specroute.ledger import Price
+from specroute.measure import Acceptance, AcceptanceCounts, Mean, Measurements, Snapshot
+from specroute.target.timing import StreamPace
+
+
+@dataclass(slots=True)
+class Meter:
+    """``how``: what its rounds are measured as (who judges them, or the method)."""
+
+    measurements: Measurements
+    target: str
+    """``provider:model``."""
+    traffic: str
+    how: str
+    prompt_per_token: bool = False
+    wall: Callable[[], float] = time.time
+    rounds: int = 0
+    _own: AcceptanceCounts = field(default_factory=AcceptanceCounts)
+    _verify: Mean = field(default_factory=lambda: Mean(0.8, most=2))
+    _draft: Mean = field(default_factory=lambda: Mean(0.8, most=2))
+    _figures: dict[str, Snapshot] = field(default_factory=dict)
+    _draws: int = 0
+    _draws_s: float = 0.0
+
+    @property
+    def own(self) -> Acceptance:
+        """This request's own rounds."""
+        return self._own.frozen()
+
+    @property
+    def verify_s(self) -> float | None:
+        """Mean of its own scoring requests, with what the rules drew."""
+        return self._verify.value
+
+    @property
+    def draft_s(self) -> float | None:
+        """Mean per token that was drafted for it."""
+        return self._draft.value
+
+    def figures(self, drafter: str, context: int, price: Price | None) -> Snapshot:
+        """The figures as they were when this drafter was first asked for the request: what it has
+        seen since is ``own``, and would else count twice."""
+        found = self._figures.get(drafter)
+        if found is None:
+            found = self.measurements.snapshot(
+                self.target, drafter, self.traffic, self.how, prompt_tokens=context
+            )
+            found = priced(replace(found, prompt_per_token=self.prompt_per_token), price)
+            self._figures[drafter] = found
+        return replace(found, context=context)
+
+    def drew(self, seconds: float) -> None:
+        """A rule asked the target for a token."""
+        self._draws += 1
+        self._draws_s += seconds
+
+    def round(self, done: RoundDone, drafter: str, temperature: float) -> None:
+        """Enter one round; ``temperature``: the draft's, 0 for a greedy one."""
+        draws, draws_s = self._draws, self._draws_s
+        self._draws, self._draws_s = 0, 0.0
+        self.rounds += 1
+        at = self.wall()
+        self._own.add(done.accepted, done.judged)
+        if done.predicted:
+            self.measurements.predicted(
+                self.target,
+                drafter,
+                self.traffic,
+                drafted=done.drafted,
+                accepted=done.accepted,
+                at=at,
+            )
+            return
+        verify_s = done.verify_seconds
+        if verify_s is not None:
+            self._verify.add(verify_s)
+            verify_s = max(verify_s - draws_s, 1e-6)
+        # The first draft of a request also reads its prompt: it says nothing of later ones.
+        draft_s = done.draft_seconds if self.rounds > 1 else None
+        if done.drafted and draft_s is not None:
+            self._draft.add(draft_s / done.drafted, done.drafted)
+        elif done.drafted:
+            self.measurements.first_draft(
+                drafter, done.draft_seconds, context=done.context, drafted=done.drafted, at=at
+            )
+        self.measurements.round(
+            self.target,
+            drafter,
+            self.traffic,
+            drafted=done.drafted,
+            accepted=done.accepted,
+            judged=done.judged,
+            draft_s=draft_s,
+            verify_s=verify_s,
+            how=self.how,
+            context=done.context,
+            draws=draws,
+            draws_s=draws_s,
+            temperature=temperature or None,
+            at=at,
+        )
+
+    def nothing_drafted(self, drafter: str) -> None:
+        """No drafter had anything to propose: as good as a draft refused at once."""
+        self.measurements.round(
+            self.target,
+            drafter,
+            self.traffic,
+            drafted=0,
+            accepted=0,
+            judged=1,
+            draft_s=None,
+            verify_s=None,
+            how=self.how,
+            at=self.wall(),
+        )
+
+    def paced(self, pace: StreamPace, context: int) -> None:
+        """One of the target's own streams, from ``context`` tokens on."""
+        self.measurements.pace(
+            self.target,
+            self.traffic,
+            ttft_s=pace.ttft_s,
+            tpot_s=pace.tpot_s,
+            tokens=pace.tokens,
+            context=context,
+            in_flight=self.measurements.others(self.target),
+            at=self.wall(),
+        )
+
+
+def priced(snapshot: Snapshot, price: Price | None) -> Snapshot:
+    """``snapshot`` with a price's dollars per token, at its prompt's length."""
+    if price is None:
+        return snapshot
+    price = price.at(snapshot.prompt_tokens)
+    cached = price.cached_input
+    return replace(
+        snapshot,
+        usd_in=price.input / 1e6,
+        usd_out=price.output / 1e6,
+        usd_cached=None if cached is None else cached / 1e6,
+    )

@@ -1,0 +1,172 @@
+"""Many requests at one local model: each gets the draft it would have got alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import numpy as np
+import pytest
+
+from specroute.context import Committed, Prompt
+from specroute.draft.llama import PAGE
+from specroute.draft.local import LocalDrafter
+from specroute.errors import DraftError
+from specroute.vocabulary import load_vocabulary
+
+
+@pytest.fixture
+def vocabulary(folder):
+    return load_vocabulary(folder)
+
+
+def prompts(n, seed=5, head=()):
+    rng = random.Random(seed)
+    return [
+        Prompt(None, None, (*head, *(rng.randrange(5, 390) for _ in range(rng.randrange(3, 90)))))
+        for _ in range(n)
+    ]
+
+
+async def drafts(drafter, vocabulary, asked, rounds, temperature=0.0, together=True):
+    """What each of ``asked`` is drafted in rounds of which a part is committed."""
+
+    async def one(prompt):
+        session = await drafter.open(prompt, vocabulary)
+        committed, seen = (), []
+        for k, kept in rounds:
+            proposal = await session.propose(Committed("", committed), k, temperature)
+            seen.append(proposal.ids)
+            committed += (*proposal.ids[:kept], 17)
+        await session.aclose()
+        return seen
+
+    if together:
+        return await asyncio.gather(*map(one, asked))
+    return [await one(prompt) for prompt in asked]
+
+
+ROUNDS = [(4, 4), (6, 2), (1, 0), (5, 3)]
+
+
+async def test_drafts_made_together_are_those_made_alone(folder, vocabulary):
+    """Greedy, 24 prompts of different lengths, some of each round refused."""
+    alone, together = (LocalDrafter(n, str(folder), device="cpu") for n in ("alone", "together"))
+    asked = prompts(24)
+    expected = await drafts(alone, vocabulary, asked, ROUNDS, together=False)
+    assert await drafts(together, vocabulary, asked, ROUNDS) == expected
+    assert together._stepper.steps < alone._stepper.steps / 6
+    await alone.aclose()
+    await together.aclose()
+
+
+async def test_drawn_drafts_come_from_the_same_q(folder, vocabulary):
+    """The q of a step made together is that of one made alone, up to rounding."""
+    alone, together = (
+        LocalDrafter(n, str(folder), device="cpu", generator=lambda: np.random.default_rng(1))
+        for n in ("alone", "together")
+    )
+    asked = prompts(8)
+    qs = []
+    for drafter in (alone, together):
+        sessions = [await drafter.open(prompt, vocabulary) for prompt in asked]
+        calls = [session.propose(Committed("", ()), 1, 1.0) for session in sessions]
+        made = [await call for call in calls] if drafter is alone else await asyncio.gather(*calls)
+        qs.append(np.array([proposal.q[0] for proposal in made]))
+        await drafter.aclose()
+    assert np.abs(qs[0] - qs[1]).max() < 1e-5
+
+
+async def test_a_common_beginning_is_read_once(folder, vocabulary):
+    """A system prompt that all requests share goes through the model for the first alone."""
+    head = tuple(range(5, 5 + 3 * PAGE))
+    drafter = LocalDrafter("tiny", str(folder), device="cpu")
+    asked = prompts(10, head=head)
+    await drafts(drafter, vocabulary, asked[:1], [(2, 1)])
+    before = drafter.forwarded
+    got = await drafts(drafter, vocabulary, asked[1:], [(2, 1)])
+    own = sum(len(prompt.ids) - len(head) + 1 for prompt in asked[1:])
+    assert drafter.forwarded - before == own
+    fresh = LocalDrafter("fresh", str(folder), device="cpu")
+    assert await drafts(fresh, vocabulary, asked[1:], [(2, 1)], together=False) == got
+    await drafter.aclose()
+    await fresh.aclose()
+
+
+async def test_memory_is_bounded_and_what_was_evicted_is_read_again(folder, vocabulary):
+    """Pages for a few sequences only: the same drafts, never more pages."""
+    roomy, tight = (LocalDrafter(n, str(folder), device="cpu") for n in ("roomy", "tight"))
+    asked = prompts(12)
+    expected = await drafts(roomy, vocabulary, asked, ROUNDS, together=False)
+    await tight.load()
+    pool = tight._loaded.decoder.pool
+    pool.most = 6
+    assert await drafts(tight, vocabulary, asked, ROUNDS, together=False) == expected
+    sessions = [await tight.open(prompt, vocabulary) for prompt in asked]
+    for session, seen in zip(sessions, expected, strict=True):  # more open than pages can hold
+        assert (await session.propose(Committed("", ()), 4)).ids == seen[0]
+    assert pool.made <= 6
+    for session in sessions:
+        await session.aclose()
+    assert pool.used == 0
+    await roomy.aclose()
+    await tight.aclose()
+
+
+async def test_who_finds_no_memory_waits_for_those_who_have_it(folder, vocabulary):
+    """Too many at once for the pages there are: all are drafted, some later; nothing is broken."""
+    roomy, tight = (LocalDrafter(n, str(folder), device="cpu") for n in ("roomy", "tight"))
+    asked = prompts(12)
+    expected = await drafts(roomy, vocabulary, asked, [(20, 20)], together=False)
+    await tight.load()
+    tight._loaded.decoder.pool.most = 9
+
+    async def one(prompt):
+        session = await tight.open(prompt, vocabulary)
+        try:
+            return (await session.propose(Committed("", ()), 20)).ids
+        except DraftError as error:
+            return str(error)
+        finally:
+            await session.aclose()
+
+    got = await asyncio.gather(*map(one, asked))
+    full = [ids for ids in got if isinstance(ids, str)]
+    assert all("cache is full" in said for said in full)
+    right = [ids == seen[0] for ids, seen in zip(got, expected, strict=True)]
+    assert sum(right) + len(full) == len(asked)
+    assert sum(right) >= len(asked) / 2
+    assert await drafts(tight, vocabulary, asked, [(20, 20)], together=False) == expected
+    await roomy.aclose()
+    await tight.aclose()
+
+
+async def test_a_draft_that_can_never_fit_says_so_and_is_no_fault(folder, vocabulary):
+    """The next request is drafted at once."""
+    drafter = LocalDrafter("tiny", str(folder), device="cpu")
+    await drafter.load()
+    drafter._loaded.decoder.pool.most = 2
+    long, short = (Prompt(None, None, tuple(range(5, 5 + n))) for n in (3 * PAGE, 9))
+    session = await drafter.open(long, vocabulary)
+    with pytest.raises(DraftError, match="cache is full"):
+        await session.propose(Committed("", ()), 2)
+    assert len(await (await drafter.open(short, vocabulary)).propose(Committed("", ()), 2)) == 2
+    await drafter.aclose()
+
+
+async def test_cancelled_requests_leave_no_page_behind(folder, vocabulary):
+    """Half of the callers go away in the middle of their drafts."""
+    drafter = LocalDrafter("tiny", str(folder), device="cpu")
+    sessions = [await drafter.open(prompt, vocabulary) for prompt in prompts(16)]
+    tasks = [asyncio.create_task(s.propose(Committed("", ()), 60)) for s in sessions]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(end, asyncio.CancelledError) for end in done[::2])
+    assert all(len(proposal) for proposal in done[1::2])
+    for session in sessions:
+        await session.aclose()
+    await asyncio.wrap_future(drafter._stepper._executor.submit(int))  # behind the last step
+    assert drafter._loaded.decoder.pool.used == 0
+    await drafter.aclose()
