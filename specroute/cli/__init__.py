@@ -17,6 +17,7 @@ from specroute.cli.demo import demo
 from specroute.cli.policies import policies
 from specroute.cli.probe import probe
 from specroute.cli.providers import providers
+from specroute.cli.serve import serve
 from specroute.errors import SpecRouteError
 
 app = typer.Typer(
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(probe)
 app.command()(batch)
+app.command()(serve)
 app.command()(config)
 app.command()(providers)
 app.command()(policies)
