@@ -39,7 +39,10 @@ def save(base_url: str, model: str, findings: Sequence[Mapping[str, Any]]) -> Pa
     where.mkdir(parents=True, exist_ok=True)
     path = where / "probes.json"
     known = _read(path)
-    known[_key(base_url, model)] = {"at": time.time(), "findings": [dict(f) for f in findings]}
+    known[server_key(base_url, model)] = {
+        "at": time.time(),
+        "findings": [dict(f) for f in findings],
+    }
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(known, ensure_ascii=False, indent=1), encoding="utf-8")
     partial.replace(path)
@@ -51,7 +54,7 @@ def load(base_url: str, model: str) -> tuple[list[dict[str, Any]], float] | None
     where = folder()
     if where is None:
         return None
-    entry = _read(where / "probes.json").get(_key(base_url, model))
+    entry = _read(where / "probes.json").get(server_key(base_url, model))
     if not isinstance(entry, dict) or not isinstance(entry.get("findings"), list):
         return None
     age = time.time() - float(entry.get("at", 0))
@@ -83,7 +86,8 @@ def refined(
 _FIELDS = Capabilities.__dataclass_fields__
 
 
-def _key(base_url: str, model: str) -> str:
+def server_key(base_url: str, model: str) -> str:
+    """What findings are kept under: the server's address and the model."""
     parts = urlsplit(base_url)
     return f"{parts.hostname}:{parts.port or parts.scheme}{parts.path.rstrip('/')} {model}"
 

@@ -6,6 +6,7 @@ no HTTP answer shapes and no methods.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from specroute.http.client import HttpClient
 from specroute.http.deadline import Deadline
 from specroute.http.supervisor import Supervisor
 from specroute.measure import Measurements, Snapshot, rough_tokens, traffic_class
+from specroute.measured import Kept
 from specroute.meter import priced
 from specroute.policy.base import Ask, Plan, Policy
 from specroute.policy.make import make_policy
@@ -41,6 +43,9 @@ from specroute.target import templates
 from specroute.target.calibration import calibrate
 from specroute.target.target import Target
 from specroute.types import Attempt, Exactness, Method, Report, TargetRef
+
+KEEP_EVERY_S = 60.0
+"""Between two writes of what was measured."""
 
 
 class ResolvedModel(Protocol):
@@ -97,6 +102,9 @@ class Speculator:
         self._supervisor = supervisor
         self._policies: dict[int, tuple[PolicyConfig, tuple[Policy, Exactness]]] = {}
         self.measurements = Measurements()
+        self._kept = Kept(config)
+        self._kept.load(self.measurements)
+        self._keeping: asyncio.Task[None] | None = None
         self._rng = random.Random()
         self.pool = Pool(config, http, supervisor, self.measurements, drafters)
         for model in config.models.values():
@@ -107,6 +115,8 @@ class Speculator:
 
         Provider errors do not come out of here before the first text: the plain call brings them.
         """
+        if self._keeping is None and self._kept.path is not None:
+            self._keeping = self._supervisor.spawn(self._keep_measured(), name="measurements")
         request = TextRequest.read(call.path, call.body)
         traffic = traffic_class(request)
         self._watch(call, traffic, rough_tokens(request))
@@ -366,13 +376,22 @@ class Speculator:
                 at=at,
             )
 
+    async def _keep_measured(self) -> None:
+        """Write what was measured to the file, every so often; the disk may take its time."""
+        while True:
+            await asyncio.sleep(KEEP_EVERY_S)
+            await asyncio.to_thread(self._kept.write, self._kept.collect(self.measurements))
+
     async def warm_up(self, announce: Announce) -> list[str]:
         """As :meth:`Pool.warm_up`."""
         return await self.pool.warm_up(announce)
 
     async def aclose(self) -> None:
-        """Free the drafters; idempotent."""
+        """Free the drafters, keep what was measured; idempotent."""
         await self.pool.aclose()
+        if self._keeping is not None:  # Something was asked.
+            self._keeping = None
+            self._kept.write(self._kept.collect(self.measurements))
 
 
 def trust_in(target: Target) -> Trust:

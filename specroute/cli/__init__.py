@@ -14,6 +14,7 @@ import typer
 from specroute.cli.batch import batch
 from specroute.cli.config import config
 from specroute.cli.demo import demo
+from specroute.cli.measurements import measurements
 from specroute.cli.policies import policies
 from specroute.cli.probe import probe
 from specroute.cli.providers import providers
@@ -35,6 +36,7 @@ app.command()(serve)
 app.command()(config)
 app.command()(providers)
 app.command()(policies)
+app.command()(measurements)
 
 
 def _version(asked: bool) -> None:

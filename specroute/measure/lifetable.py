@@ -308,11 +308,11 @@ class Rounds:
             "watch": [watch.dump() for watch in self._watch],
         }
 
-    def load(self, data: Any, share: float) -> None:
-        """Take over a dump, at ``share`` of its weight; into one that has seen nothing yet, and
-        whose parent has taken over its own."""
+    def load(self, data: Any, share: float, above: float) -> None:
+        """Take over a dump, at ``share`` of its weight, where the parent has taken over its own at
+        ``above``; into one that has seen nothing yet."""
         unit = self.parent._unit if self.parent is not None else 1.0
-        units = (self._unit, self._unit, unit, unit)
+        units = (self._unit * share, self._unit * share, unit * above, unit * above)
         for table, saved, each in zip(
             (self.real, self.shadow, *self._within), data["tables"], units, strict=True
         ):
@@ -320,14 +320,15 @@ class Rounds:
                 if accepted > MAX_K:
                     break
                 if ended:
-                    table.add(accepted, accepted + 1, float(ended) * share * each)
+                    table.add(accepted, accepted + 1, float(ended) * each)
                 if held:
-                    table.add(accepted, accepted, float(held) * share * each)
+                    table.add(accepted, accepted, float(held) * each)
         for watch, saved in zip(self._watch, data["watch"], strict=True):
             watch.load(saved)
         if self.parent is not None:
             self._within_log = (self.parent.real.logscale, self.parent.shadow.logscale)
         self.seen_at = float(data["at"])
+        self._evidence = None
 
 
 def _in_units(

@@ -208,7 +208,7 @@ class Measurements:
     ) -> None:
         """One of the target's own streams, a plain answer's or a part of one: seconds to its first
         token after ``context`` tokens, and per token of the ``tokens`` that came."""
-        seen, own = self.targets[target], self._class(target, traffic)
+        seen, own = self.targets[target], self.own_class(target, traffic)
         seen.seen_at = own.seen_at = at
         if ttft_s is not None and ttft_s > 0:
             seen.ttft.add(context, in_flight, ttft_s)
@@ -259,7 +259,7 @@ class Measurements:
         if tokens < 1:
             return
         for name in lineage(traffic):
-            own = self._class(target, name)
+            own = self.own_class(target, name)
             own.answer.add(tokens)
             own.seen_at = at
 
@@ -326,7 +326,7 @@ class Measurements:
         draft also reads the prompt; lanes are no scoring request). ``verify_s`` is without the
         ``draws_s`` seconds of the ``draws`` tokens that the rules asked for. ``temperature``: the
         draft's, where it was sampled."""
-        self._rounds(target, drafter, how, traffic).add(accepted, judged, at=at)
+        self.rounds_of(target, drafter, how, traffic).add(accepted, judged, at=at)
         if temperature:
             key = (target, drafter, how, round(temperature, 2))
             found = self.temperatures.get(key)
@@ -357,7 +357,7 @@ class Measurements:
         at: float = 0.0,
     ) -> None:
         """Rounds (accepted, judged) that a finished plain answer would have had."""
-        seen = self._rounds(target, drafter, how, traffic)
+        seen = self.rounds_of(target, drafter, how, traffic)
         for accepted, judged in rounds:
             seen.add(accepted, judged, shadow=True, weight=weight, at=at)
 
@@ -498,14 +498,16 @@ class Measurements:
 
     # --- the classes ------------------------------------------------------------------------
 
-    def _class(self, target: str, traffic: str) -> Class:
+    def own_class(self, target: str, traffic: str) -> Class:
+        """What a class has of its own, made if it has nothing yet."""
         found = self.classes.get((target, traffic))
         if found is None:
             _make_room(self.classes, MOST_CLASSES)
             found = self.classes[target, traffic] = Class()
         return found
 
-    def _rounds(self, target: str, drafter: str, how: str, traffic: str) -> Rounds:
+    def rounds_of(self, target: str, drafter: str, how: str, traffic: str) -> Rounds:
+        """A class's rounds, made (with those above it) if there are none yet."""
         found = self.rounds.get((target, drafter, how, traffic))
         if found is None:
             _make_room(self.rounds, MOST_CLASSES)

@@ -1,0 +1,198 @@
+"""Measurements as JSON values and back, old ones for less. Pure: no file and no clock.
+
+Knows the form that is kept between runs and what age does to evidence. Names of targets and drafts
+are translated, so that what is kept belongs to a server and a model, not to a name in one config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from specroute.measure.level import Share
+from specroute.measure.lifetable import Rounds
+from specroute.measure.measurements import (
+    Class,
+    Draft,
+    Judged,
+    Measurements,
+    Prediction,
+    Target,
+)
+
+VERSION = 1
+HALF_LIFE_S = 24 * 3600.0
+"""After this long, evidence counts for half."""
+MAX_AGE_S = 30 * 24 * 3600.0
+"""Older evidence is not taken over."""
+
+Entry = dict[str, Any]
+
+
+def dump(
+    seen: Measurements, targets: Mapping[str, str], drafts: Mapping[str, str]
+) -> dict[str, Any]:
+    """All figures of the named targets and drafters, under the names they are kept by."""
+    entries: list[Entry] = []
+
+    def put(kind: str, key: list[Any], at: float, data: Any) -> None:
+        entries.append({"kind": kind, "key": key, "at": at, "data": data})
+
+    for name, t in seen.targets.items():
+        if name in targets:
+            cached = {purpose: share.dump() for purpose, share in t.cached.items()}
+            plain: list[Any] = [
+                t.ttft.dump(),
+                t.tpot.dump(),
+                t.failed.dump(),
+                t.limited.dump(),
+                cached,
+            ]
+            put("target", [targets[name]], t.seen_at, plain)
+    for (name, traffic), c in seen.classes.items():
+        if name in targets:
+            factors = [c.ttft.dump(), c.tpot.dump(), c.answer.dump()]
+            put("class", [targets[name], traffic], c.seen_at, factors)
+    for (name, how), j in seen.judged.items():
+        if name in targets:
+            data: list[Any] = [j.law.dump(), j.draws.dump(), j.draw.dump(), j.anchor.reference]
+            put("judge", [targets[name], how], j.seen_at, data)
+    for drafter, d in seen.drafts.items():
+        if drafter in drafts:
+            put("draft", [drafts[drafter]], d.seen_at, [d.token.dump(), d.first.dump()])
+    for (name, drafter, how, traffic), r in seen.rounds.items():
+        if name in targets and drafter in drafts:
+            put("rounds", [targets[name], drafts[drafter], how, traffic], r.seen_at, r.dump())
+    for (name, drafter, how, temperature), r in seen.temperatures.items():
+        if name in targets and drafter in drafts:
+            key = [targets[name], drafts[drafter], how, temperature]
+            put("temperature", key, r.seen_at, r.dump())
+    for (name, drafter, traffic), p in seen.predictions.items():
+        if name in targets and drafter in drafts:
+            key = [targets[name], drafts[drafter], traffic]
+            put("prediction", key, p.seen_at, p.taken.dump())
+    return {"version": VERSION, "entries": entries}
+
+
+def load(
+    seen: Measurements,
+    data: Mapping[str, Any],
+    targets: Mapping[str, str],
+    drafts: Mapping[str, str],
+    now: float,
+) -> int:
+    """Take over a dump into measurements that have seen nothing yet; how many entries there were
+    for these targets and drafters. ``ValueError`` for another version; an entry of another shape
+    raises what it meets (``LookupError``, ``TypeError``, ``ValueError``)."""
+    if data.get("version") != VERSION:
+        raise ValueError(f"version {data.get('version')!r}, expected {VERSION}")
+    shares: dict[int, float] = {}
+    """What each class's rounds were taken over at."""
+    found = 0
+    for kind, key, entry, share in _young(data["entries"], now):
+        if kind == "draft":
+            for name in _named(drafts, key[0]):
+                _load_draft(seen.drafts[name], entry, share)
+                found += 1
+            continue
+        drafted = kind in _DRAFTED
+        for target in _named(targets, key[0]):
+            for drafter in _named(drafts, key[1]) if drafted else ("",):
+                _load(seen, kind, [target, drafter, *key[1 + drafted :]], entry, share, shares)
+                found += 1
+    return found
+
+
+def _named(names: Mapping[str, str], kept: Any) -> list[str]:
+    """All names of one thing: two drafts may be the same model."""
+    return [name for name, key in names.items() if key == kept]
+
+
+def _load(
+    seen: Measurements,
+    kind: str,
+    key: list[Any],
+    entry: Entry,
+    share: float,
+    shares: dict[int, float],
+) -> None:
+    target, drafter, *rest = key
+    if kind == "target":
+        _load_target(seen.targets[target], entry, share)
+    elif kind == "class":
+        _load_class(seen.own_class(target, rest[0]), entry, share)
+    elif kind == "judge":
+        _load_judge(seen.judged[target, rest[0]], entry, share)
+    elif kind == "rounds":
+        rounds = seen.rounds_of(target, drafter, rest[0], rest[1])
+        above = 1.0 if rounds.parent is None else shares.get(id(rounds.parent), 0.0)
+        rounds.load(entry["data"], share, above)
+        shares[id(rounds)] = share
+    elif kind == "temperature":
+        at = (target, drafter, rest[0], float(rest[1]))
+        seen.temperatures.setdefault(at, Rounds()).load(entry["data"], share, 1.0)
+    elif kind == "prediction":
+        prediction = seen.predictions.setdefault((target, drafter, rest[0]), Prediction())
+        prediction.taken.load(entry["data"], share)
+        prediction.seen_at = float(entry["at"])
+
+
+def merged(own: Mapping[str, Any], kept: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """``own`` and what another process has kept meanwhile: of each key the newer entry."""
+    entries: dict[tuple[Any, ...], Entry] = {}
+    for data in (kept, own):
+        if data.get("version") != VERSION:
+            continue
+        for kind, key, entry, _ in _young(data["entries"], now):
+            at = (kind, *key)
+            if at not in entries or entries[at]["at"] <= entry["at"]:
+                entries[at] = entry
+    return {"version": VERSION, "entries": list(entries.values())}
+
+
+_DRAFTED = ("rounds", "temperature", "prediction")
+
+
+def _young(entries: Any, now: float) -> Iterator[tuple[str, list[Any], Entry, float]]:
+    """(kind, key, entry, the share of its weight that its age leaves); coarser classes first."""
+    ordered: Callable[[Entry], int] = lambda entry: len(str(entry["key"][-1]))  # noqa: E731
+    for entry in sorted(entries, key=ordered):
+        age = max(0.0, now - float(entry["at"]))
+        if age <= MAX_AGE_S:
+            yield str(entry["kind"]), list(entry["key"]), entry, 0.5 ** (age / HALF_LIFE_S)
+
+
+def _load_target(target: Target, entry: Entry, share: float) -> None:
+    ttft, tpot, failed, limited, cached = entry["data"]
+    target.ttft.load(ttft, share)
+    target.tpot.load(tpot, share)
+    target.failed.load(failed, share)
+    target.limited.load(limited, share)
+    for purpose, data in cached.items():
+        found = target.cached[str(purpose)] = Share(0.95)
+        found.load(data, share)
+    target.seen_at = float(entry["at"])
+
+
+def _load_class(own: Class, entry: Entry, share: float) -> None:
+    ttft, tpot, answer = entry["data"]
+    own.ttft.load(ttft, share)
+    own.tpot.load(tpot, share)
+    own.answer.load(answer, share)
+    own.seen_at = float(entry["at"])
+
+
+def _load_judge(judged: Judged, entry: Entry, share: float) -> None:
+    law, draws, draw, reference = entry["data"]
+    judged.law.load(law, share)
+    judged.draws.load(draws, share)
+    judged.draw.load(draw, share)
+    judged.anchor.reference = None if reference is None else float(reference)
+    judged.seen_at = float(entry["at"])
+
+
+def _load_draft(draft: Draft, entry: Entry, share: float) -> None:
+    token, first = entry["data"]
+    draft.token.load(token, share)
+    draft.first.load(first, share)
+    draft.seen_at = float(entry["at"])

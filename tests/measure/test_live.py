@@ -1,0 +1,87 @@
+"""A client measures what it does, over real connections, and finds it again after a restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specroute import AsyncSpecRoute, report
+from specroute.reference.running import ReferenceServer
+from specroute.speculator import Speculator
+from tests.engine.world import World, speculating
+
+WORLD = World()
+TRAFFIC = "completions#none/prose/256"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ReferenceServer]:
+    with ReferenceServer(WORLD.script) as running:
+        yield running
+
+
+def speculator(client: AsyncSpecRoute) -> Speculator:
+    found = client.router.speculation
+    assert isinstance(found, Speculator)
+    return found
+
+
+async def ask(client: AsyncSpecRoute, n: int = 1, **more: Any) -> Any:
+    answer = None
+    for _ in range(n):
+        stream = await client.completions.create(
+            model="m", prompt="a b a", max_tokens=40, stream=True, temperature=0, **more
+        )
+        async for _ in stream:
+            pass
+        answer = report(stream)
+    return answer
+
+
+async def test_rounds_and_hand_overs_are_measured(server: ReferenceServer) -> None:
+    """Of the request's class: acceptance, the scoring request by context and K, the pace of the
+    stream that took over."""
+    policy = {"preset": "fixed", "method": "score", "num_speculative_tokens": 3, "max_rounds": 2}
+    async with speculating(WORLD, server, policy=policy) as client:
+        done = await ask(client, 4)
+        assert done.rounds == 2
+        seen = speculator(client).measurements
+        found = seen.snapshot("lab:chain", "table", TRAFFIC, "argmax")
+        assert found.rounds_seen.judged[0] == pytest.approx(8, rel=0.05)
+        assert found.round_time(20, 3) is not None
+        assert found.tpot() is not None
+        assert found.ttft() is not None
+        assert found.failures is not None
+        assert found.failures.mean < 0.2
+        assert seen.targets["lab:chain"].in_flight == 0
+
+
+async def test_a_failed_request_is_no_longer_under_way(server: ReferenceServer) -> None:
+    """Whatever it ended in."""
+    async with speculating(WORLD, server) as client:
+        with pytest.raises(Exception, match=r"."):
+            await client.completions.create(
+                model="m", prompt="a", max_tokens=5, extra_body={"n": "nonsense"}
+            )
+        assert speculator(client).measurements.targets["lab:chain"].in_flight == 0
+
+
+async def test_measurements_survive_a_restart(
+    server: ReferenceServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept at close, found by the next client of the same server."""
+    monkeypatch.setenv("SPECROUTE_CACHE_DIR", str(tmp_path))
+    async with speculating(WORLD, server) as client:
+        await ask(client, 3)
+        before = speculator(client).measurements.snapshot("lab:chain", "table", TRAFFIC, "argmax")
+        assert before.rounds_seen.weight > 0
+    kept = json.loads((tmp_path / "measurements.json").read_text(encoding="utf-8"))
+    assert "a b a" not in json.dumps(kept)
+    async with speculating(WORLD, server) as client:
+        after = speculator(client).measurements.snapshot("lab:chain", "table", TRAFFIC, "argmax")
+        assert after.rounds_seen.rate == pytest.approx(before.rounds_seen.rate)
+        assert after.rounds_seen.weight == pytest.approx(before.rounds_seen.weight, rel=0.01)
