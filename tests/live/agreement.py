@@ -195,8 +195,10 @@ async def difference(server: Server, plain: Plain, other: Said, tokens: int) -> 
             top_logprobs=2,
             extra_body=dict(server.extra),
         )
-    shown = answer.choices[0].logprobs
-    length = 0
+    choice = answer.choices[0]
+    shown, length = choice.logprobs, 0
+    if not (choice.message.content or "").startswith(a[:at]):
+        return Difference(plain.prompt, at, said, None, plain.steady)  # It is another place now.
     for entry in (shown.content if shown else None) or ():
         length += len(entry.token)
         if length > at:

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
@@ -15,6 +17,15 @@ from tests.live.prompts import PROMPTS
 from tests.live.servers import Server
 
 pytest.register_assert_rewrite("tests.live.checks")
+
+
+def pytest_configure() -> None:
+    """A run that is told to end stops its servers first, as one that is interrupted does."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 @pytest.fixture(scope="session")
