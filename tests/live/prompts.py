@@ -19,6 +19,36 @@ COPYING = (
     "Write the table of 3: 3 x 1 = 3, 3 x 2 = 6, and so on.",
 )
 
+LETTER = """\
+Dear Anna,
+
+thank you for the parcel that came on Monday. The red scarf is warm, and the red gloves fit well. \
+On Friday we will go to the market in the old town, and on Sunday we will visit my mother.
+
+Yours,
+Tom"""
+TABLE = (
+    "name,city,age\nAnna,Paris,31\nBen,London,45\nClara,Rome,27\nDavid,Madrid,52\nElla,Berlin,38"
+)
+STORY = (
+    "Once there was a fox who lived by the river. Every morning the fox went down to the river, "
+    "drank, and looked at the other side. One morning there was a boat by the river, and the fox "
+    "stepped in."
+)
+
+MATCHING = (
+    f"Repeat this letter exactly:\n\n{LETTER}",
+    f"Repeat this letter with the word Monday changed to Tuesday:\n\n{LETTER}",
+    f"Quote the sentence of this letter about the market:\n\n{LETTER}",
+    f"Translate nothing. Only repeat: {LETTER}",
+    f"Copy this list and add one line for Frank from Vienna, 29 years old:\n\n{TABLE}",
+    f"Repeat this story exactly:\n\n{STORY}",
+    f"Repeat this story with the word fox changed to cat:\n\n{STORY}",
+    f"Repeat this sentence five times: {TEXT}",
+)
+"""Edits, quotes and copies in which a prompt lookup finds matches, of the size that the model here
+can do; not among the thirty."""
+
 OTHER = (
     "What is the capital of France?",
     "Explain in two sentences why the sky is blue.",

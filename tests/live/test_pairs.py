@@ -15,7 +15,7 @@ async def test_llama_cpp_drafts_for_vllm(
     llama: Server, vllm: Server, prompts: Sequence[str], tokens: int
 ) -> None:
     """SmolLM2 in 4 bits at llama.cpp's server proposes, the same model in float32 at vLLM decides."""
-    some = prompts[: max(4, len(prompts) // 3)]
+    some = prompts[: max(4, len(prompts) // 2)]
     plain = await agreement.plain_answers(vllm, some, tokens, PREFILL)
     config = agreement.config_for(vllm, drafts=["far"], remote=llama, tokenizer=str(MODEL))
     said = await checks.agrees_as_often(
