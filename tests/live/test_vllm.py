@@ -53,7 +53,7 @@ async def test_scoring_agrees(vllm: Server, plain: list[Plain], tokens: int) -> 
     """Echo by ids, drafted by the same model here."""
     config = agreement.config_for(vllm, drafts=["same"])
     said = await checks.agrees_as_often(vllm, "score, local draft", config, plain, tokens)
-    assert checks.count(said, "score") >= len(said) / 2
+    assert checks.count(said, "score") >= 0.9 * len(said)
 
 
 async def test_prefix_agrees(vllm: Server, plain: list[Plain], tokens: int) -> None:
