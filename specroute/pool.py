@@ -33,7 +33,7 @@ from specroute.measure import Measurements
 from specroute.probed import refined
 from specroute.profiles import capabilities_for, load_profile
 from specroute.reporting import ReportHandle, new_id
-from specroute.target import prefill
+from specroute.target import first_look, prefill
 from specroute.target.calibration import QUESTION, calibrate
 from specroute.target.target import Target
 from specroute.types import Report, TargetRef
@@ -67,6 +67,7 @@ class Pool:
         self.targets: dict[tuple[TargetRef, str | None], Target] = {}
         self._drafters: dict[str, Drafter] = dict(drafters or {})
         self._calibrating: set[TargetRef] = set()
+        self._looked_at: set[TargetRef] = set()
         self.resting: dict[str, Backoff] = {}
         """Drafters that came too late or broke, by name."""
         self._loads: dict[str, asyncio.Task[DraftError | None]] = {}
@@ -203,6 +204,43 @@ class Pool:
                 self._calibrate(target, model, handle, deadline), name="calibration"
             )
 
+    def look_beside(self, target: Target, asked: str, announce: Announce) -> None:
+        """Start the first look at a target in the background, if there is to be one."""
+        if self._to_be_looked_at(target):
+            handle = ReportHandle(Report(id=new_id(), model=asked, target=str(target.ref)))
+            announce(handle)
+            self._supervisor.spawn(self._look_alone(target, handle), name="first look")
+
+    async def _look_alone(self, target: Target, handle: ReportHandle) -> None:
+        book = Book()
+        try:
+            await self._look(target, book)
+        finally:
+            report = booked(handle.report, book.attempts, self.price_of)
+            why = f"a first look at {target.ref}"
+            handle.finish(replace(report, plan_reason=why, complete=True))
+
+    def _to_be_looked_at(self, target: Target) -> bool:
+        provider = provider_for(self._config, target.ref.provider)
+        return (
+            provider.probe
+            and target.ref not in self._looked_at
+            and first_look.wanted(target, provider.base_url)
+        )
+
+    async def _look(self, target: Target, book: Book) -> None:
+        if not self._to_be_looked_at(target):
+            return
+        self._looked_at.add(target.ref)
+        provider = provider_for(self._config, target.ref.provider)
+        await first_look.look(
+            target,
+            provider.base_url,
+            provider.capabilities,
+            book,
+            lambda: Deadline(provider.timeouts),
+        )
+
     def _calibration_report(self, target: Target, asked: str) -> ReportHandle:
         return ReportHandle(Report(id=new_id(), model=asked, target=str(target.ref)))
 
@@ -216,6 +254,7 @@ class Pool:
             await calibrate(target, vocabularies, book, deadline)
             self.time_scoring(target, book)
             await self._time_drafts(model)
+            await self._look(target, book)
         except DraftError as error:
             target.learned.reason = f"could not be calibrated yet: {error}"
         finally:

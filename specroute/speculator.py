@@ -151,6 +151,7 @@ class Speculator:
                 vocabularies = await self.pool.vocabularies(target, model, patient)
                 await calibrate(target, vocabularies, book, patient)
                 self.pool.time_scoring(target, book)
+                self.pool.look_beside(target, call.resolved.asked, call.announce)
                 if target.learned.scoring == "unknown":
                     self._keep(call, book, [])
                     return f"not speculated on: the target {target.learned.reason}"

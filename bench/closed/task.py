@@ -167,6 +167,7 @@ def config(server: ReferenceServer, policy: Any, **capabilities: Any) -> dict[st
                 "base_url": server.base_url,
                 "capabilities": {"stream_usage": True, **stated},
                 "prices": PRICES,
+                "probe": False,
             }
         },
         "models": {"m": {"targets": ["api:closed"], "drafts": ["ngram"], "policy": policy}},

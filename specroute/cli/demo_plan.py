@@ -61,7 +61,8 @@ def target(plan: Plan, console: Console) -> Iterator[tuple[str, str]]:
 
 def config(plan: Plan, base_url: str, model: str) -> dict[str, Any]:
     """The demo's own config, as an app would write it."""
-    provider: dict[str, Any] = {"profile": plan.profile, "base_url": base_url}
+    # Nothing is asked of the server beside what is measured.
+    provider: dict[str, Any] = {"profile": plan.profile, "base_url": base_url, "probe": False}
     provider["env_key"] = plan.env_key or ""
     if plan.paced:
         provider.update(profile="reference", prices=PRICES)

@@ -67,6 +67,7 @@ def parse_provider(
     timeouts, timeouts_set = _timeouts(table.table("timeouts"), origins)
     for part in (table.table("headers"), table.table("query"), capabilities, prices):
         origins.note_below(part) if part.data else None
+    probe = table.get("probe", tables.boolean, True)
     table.finish(NOT_YET)
     return ProviderConfig(
         name=name,
@@ -80,6 +81,7 @@ def parse_provider(
         timeouts_set=timeouts_set,
         capabilities=read_capabilities(capabilities),
         prices=_prices(prices),
+        probe=probe,
     )
 
 

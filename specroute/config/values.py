@@ -52,6 +52,8 @@ class ProviderConfig:
     """Overrides over the profile."""
     prices: Mapping[str, Any] = field(default_factory=dict)
     """USD per million tokens: ``input``, ``output``, ``cached_input``; or tables keyed by model."""
+    probe: bool = True
+    """A first look at the server beside its first use, where the findings can be kept."""
     declared: bool = True
     """False for a bundled profile that is used without a ``[providers.<name>]`` table."""
 

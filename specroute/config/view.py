@@ -52,6 +52,7 @@ def _provider(provider: ProviderConfig) -> dict[str, Any]:
         "timeouts": asdict(provider.timeouts),
         "capabilities": _plain(provider.capabilities),
         "prices": _plain(provider.prices),
+        "probe": provider.probe,
     }
 
 

@@ -84,18 +84,22 @@ class Probe:
         self.deadline = deadline
         self.told = told
         self.found: list[Finding] = []
+        self.refusals: set[int] = set()
+        """The error statuses that came back."""
         self.answer = ""
         """The target's own greedy answer to :data:`QUESTION`."""
         self.tokens_param = target.capabilities.max_tokens_param
+        self.prefills: Sequence[str] = PREFILL_DIALECTS
+        """The prefill dialects to try."""
 
     @property
     def http(self) -> HttpClient:
         return self.target.http
 
-    async def run(self) -> Probed:
-        """Every check in turn. A server that can't be reached raises; a check that the server
-        refuses is a finding."""
-        for check in CHECKS:
+    async def run(self, checks: Sequence[Check] | None = None) -> Probed:
+        """Every check in turn, or those given. A server that can't be reached raises; a check that
+        the server refuses is a finding."""
+        for check in CHECKS if checks is None else checks:
             self.told(check.__name__.strip("_").replace("_", " "))
             self.found += await check(self)
         return Probed(self.found)
@@ -116,6 +120,7 @@ class Probe:
         except StatusError as error:
             if error.status in (401, 403):
                 raise
+            self.refusals.add(error.status)
             return Reply(error.status, {}, 0.0, str(error)[:120])
         return Reply(200, reply.data, reply.seconds, "200")
 
@@ -160,7 +165,7 @@ class Reply:
         return [e for e in content if isinstance(e, dict)] if isinstance(content, list) else []
 
 
-async def _chat(probe: Probe) -> list[Finding]:
+async def chat_answer(probe: Probe) -> list[Finding]:
     """Does /chat/completions answer, and by which name does it take a token limit?"""
     reply = await probe.chat(QUESTION, ANSWER_TOKENS)
     if not reply.ok and probe.tokens_param == "max_tokens":
@@ -246,18 +251,21 @@ async def _template(probe: Probe) -> list[Finding]:
     return [Finding("template", None, f"/tokenize {ids.said}, /apply-template {text.said}")]
 
 
-async def _scoring(probe: Probe) -> list[Finding]:
-    """How many logprobs does /completions give, and which dialects of scoring agree with what the
-    target itself generates?"""
-    found: list[Finding] = []
+async def top_n(probe: Probe) -> list[Finding]:
+    """How many logprobs does /completions give?"""
     for n in LOGPROB_LIMITS:
         reply = await probe.post(
             COMPLETIONS, {"prompt": SENTENCE, "max_tokens": 1, "temperature": 0, "logprobs": n}
         )
         if reply.ok:
             most = _alternatives(reply)
-            found.append(Finding("echo_max_logprobs", most, f"{most} alternatives came back"))
-            break
+            return [Finding("echo_max_logprobs", most, f"{most} alternatives came back")]
+    return []
+
+
+async def _scoring(probe: Probe) -> list[Finding]:
+    """Which dialects of scoring agree with what the target itself generates?"""
+    found: list[Finding] = []
     seen = Probed([*probe.found, *found]).capabilities(probe.target.capabilities)
     caps = replace(seen, score=tuple(DIALECTS))
     trial = Target(probe.target.ref, probe.http, caps, probe.target.tokenizer)
@@ -288,7 +296,7 @@ def _alternatives(reply: Reply) -> int:
     return len(tops[0]) if isinstance(tops, list) and tops and tops[0] else 0
 
 
-async def _prefill(probe: Probe) -> list[Finding]:
+async def prefill_kept(probe: Probe) -> list[Finding]:
     """Is a trailing assistant message continued: in which dialect, repeated, trimmed?"""
     words = probe.answer.split(" ")
     if len(words) < 4:
@@ -297,7 +305,7 @@ async def _prefill(probe: Probe) -> list[Finding]:
     rest = probe.answer[len(half) :]
     asked = {"messages": [{"role": "user", "content": QUESTION}]}
     # The one without flags first: a server that needs none ignores them.
-    for dialect in sorted(PREFILL_DIALECTS, key=lambda name: name != "trailing_assistant"):
+    for dialect in sorted(probe.prefills, key=lambda name: name != "trailing_assistant"):
         # Only a server that repeats the prefill would say a word that isn't the model's own.
         strange = await probe.chat(
             "", ANSWER_TOKENS, **prefill.continued(asked, f"{STRANGE} {half}", dialect)
@@ -396,12 +404,13 @@ async def _pace(probe: Probe) -> list[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    _chat,
+    chat_answer,
     _completions,
     _logprobs,
     _template,
+    top_n,
     _scoring,
-    _prefill,
+    prefill_kept,
     _prediction,
     _caching,
     _pace,
