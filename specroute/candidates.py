@@ -55,6 +55,8 @@ class Candidate:
     method: Method
     drafter: str | None
     exactness: Exactness
+    target: str | None = None
+    """``provider:model``, where it is another than the request's own (``interchangeable``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from specroute.http import wire
 from specroute.http.chunks import Encoder
 from specroute.http.supervisor import Supervisor
 from specroute.ledger import booked
+from specroute.policy.forecast import plain_call
 from specroute.reporting import FIELD, ReportHandle, to_wire
 from specroute.request import CHAT
 from specroute.session import Session
@@ -158,8 +159,11 @@ class Delivery:
             tpot = (self._last_at - first) / (tokens - 1)
         known = _prompt_tokens(session)
         lines = session.book.with_prompts(session.request.about_tokens if known is None else known)
+        base = booked(self.handle.base, lines, session.price_of)
+        if complete:
+            base = _plain_instead(base, session, tokens)
         return replace(
-            booked(self.handle.base, lines, session.price_of),
+            base,
             target=str(session.target.ref),
             method=session.plan.method.value,
             exactness=_label(session).value,
@@ -181,6 +185,16 @@ class Delivery:
             prompt_tokens=known,
             completion_tokens=tokens,
         )
+
+
+def _plain_instead(base: Report, session: Session, tokens: int) -> Report:
+    """With what a plain call would have taken for the answer that came."""
+    if base.plain_s is None:
+        return base
+    found = plain_call(session.snapshot(), session.context - session.answer.tokens, tokens)
+    if found is None:
+        return base
+    return replace(base, plain_s=found.seconds, plain_usd=found.dollars)
 
 
 def _merge(into: dict[str, Any], extra: Mapping[str, Any]) -> None:

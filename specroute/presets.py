@@ -16,6 +16,8 @@ from specroute import bundled_data, tables
 from specroute.errors import ConfigError
 
 Param = str | bool | int | float
+PLUGIN = ":"
+"""What tells ``module:Class`` from a preset's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Preset:
 
     name: str
     policy: str
-    """The policy that the parameters are for: ``fixed`` or ``adaptive``."""
+    """The policy that the parameters are for: ``fixed``, ``adaptive`` or a ``module:Class``."""
     summary: str
     params: Mapping[str, Param]
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -32,8 +34,15 @@ class Preset:
     at_least: Mapping[str, float] = field(default_factory=dict)
     """Parameter → its smallest value."""
 
+    @property
+    def own(self) -> bool:
+        """A class of the user's: what parameters it has, it alone knows."""
+        return PLUGIN in self.policy
+
     def read(self, key: str, value: Any) -> Param:
         """``value`` for parameter ``key``; :class:`tables.Expected` where it doesn't fit."""
+        if key not in self.params:
+            return _param(value)
         default = self.params[key]
         if isinstance(default, bool):
             return tables.boolean(value)
@@ -53,7 +62,13 @@ def preset_names() -> tuple[str, ...]:
 
 @cache
 def load_preset(name: str) -> Preset:
-    """Read ``policies/<name>.toml``; :class:`ConfigError` for an unknown name or a bad file."""
+    """Read ``policies/<name>.toml``; :class:`ConfigError` for an unknown name or a bad file.
+
+    A ``module:Class`` is a preset of its own, whose one known parameter is ``exactness``.
+    """
+    if PLUGIN in name:
+        labels = ("exact", "bounded", "heuristic")
+        return Preset(name, name, "", {"exactness": "bounded"}, {"exactness": labels})
     known = preset_names()
     if name not in known:
         raise ConfigError(

@@ -107,6 +107,8 @@ class Session:
     _drafting: dict[str, DraftSession] = field(default_factory=dict)
     meter: Meter = field(init=False)
     """What it tells the measurements, and has seen for itself."""
+    _last: tuple[int, int] | None = None
+    """(drafted, accepted) of the last round."""
     _sampled_at: float = 0.0
     """The temperature of the last draft; 0: greedy."""
 
@@ -164,6 +166,8 @@ class Session:
                 verify_s=self.meter.verify_s,
                 draft_s=self.meter.draft_s,
                 plan=self.plan,
+                context=self.context,
+                last=self._last,
             ),
             self.snapshot(),
         )
@@ -378,6 +382,7 @@ class Session:
         self.tally.drafted += done.drafted
         self.tally.accepted += done.accepted
         self.tally.rejected += done.judged - done.accepted
+        self._last = (done.drafted, done.accepted)
         self.meter.round(done, self.drafter.name, self._sampled_at)
 
     def loosen(self, label: Exactness, reason: str) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from specroute.answer import Answer
@@ -33,7 +33,8 @@ from specroute.http.supervisor import Supervisor
 from specroute.measure import Measurements, Snapshot, rough_tokens, traffic_class
 from specroute.measured import Kept
 from specroute.meter import priced
-from specroute.policy.base import Ask, Plan, Policy
+from specroute.policy.account import Account
+from specroute.policy.base import Accounting, Ask, Forecast, Plan, Policy
 from specroute.policy.make import make_policy
 from specroute.pool import Announce, Pool
 from specroute.reporting import ReportHandle
@@ -46,6 +47,10 @@ from specroute.types import Attempt, Exactness, Method, Report, TargetRef
 
 KEEP_EVERY_S = 60.0
 """Between two writes of what was measured."""
+_MOST_POLICIES = 256
+"""Policies that are kept (requests may bring their own),"""
+_MOST_ACCOUNTS = 4096
+"""and traffic classes of each."""
 
 
 class ResolvedModel(Protocol):
@@ -86,6 +91,15 @@ class TextCall(Protocol):
     def resolved(self) -> ResolvedModel: ...
 
 
+@dataclass(slots=True)
+class _Chosen:
+    """A policy, the loosest label it allows, and its accounts by (target, traffic class)."""
+
+    policy: Policy
+    floor: Exactness
+    accounts: dict[tuple[str, str], Account] = field(default_factory=dict)
+
+
 class Speculator:
     """Shared by all requests of a client. ``http`` gives the client for a provider.
 
@@ -100,7 +114,7 @@ class Speculator:
         drafters: Mapping[str, Drafter] | None = None,
     ) -> None:
         self._supervisor = supervisor
-        self._policies: dict[int, tuple[PolicyConfig, tuple[Policy, Exactness]]] = {}
+        self._policies: dict[object, _Chosen] = {}
         self.measurements = Measurements()
         self._kept = Kept(config)
         self._kept.load(self.measurements)
@@ -137,7 +151,8 @@ class Speculator:
             call.handle.update(method=Method.PREDICT.value, drafter="caller")
         if request.obstacle is not None:
             return f"not speculated on: {request.obstacle}"
-        policy, floor = self._policy(call.policy or model.policy)
+        chosen = self._policy(call.policy or model.policy)
+        policy, floor = chosen.policy, chosen.floor
         target = self.pool.target(ref, call.resolved.provider, model)
         book = Book()
         try:
@@ -157,7 +172,7 @@ class Speculator:
                     return f"not speculated on: the target {target.learned.reason}"
             resting = target.learned.resting(call.deadline.clock())
             options = self._options(request, target, model, policy, floor, resting)
-            plan = self._plan(request, target, model, policy, options, traffic)
+            plan = self._plan(call.handle, request, target, model, chosen, options, traffic)
             if plan.method is Method.PLAIN or plan.drafter is None:
                 self._keep(call, book, [])
                 return plan.reason
@@ -204,10 +219,11 @@ class Speculator:
 
     def _plan(
         self,
+        handle: ReportHandle,
         request: TextRequest,
         target: Target,
         model: ModelConfig,
-        policy: Policy,
+        chosen: _Chosen,
         options: Candidates,
         traffic: str,
     ) -> Plan:
@@ -222,21 +238,49 @@ class Speculator:
             each = candidate.method is Method.SCORE and options.judge is Judge.DRAWS
             return priced(replace(found, context=context, prompt_per_token=each), price)
 
-        ask = Ask(context, request.max_tokens)
-        plan = policy.plan(ask, options, figures, self._rng)
+        account = chosen.accounts.get((str(target.ref), traffic), Account())
+        ask = Ask(context, request.max_tokens, account=account)
+        plan = chosen.policy.plan(ask, options, figures, self._rng)
         how = measured_as(Method.SCORE, options.judge)
         for name in model.drafts:
             tried = plan.method is not Method.PLAIN and plan.drafter == name
             self.measurements.planned(str(target.ref), name, traffic, tried=tried, how=how)
+        if plan.plain is not None and plan.predicted is not None:
+            handle.update(
+                predicted_s=plan.predicted.seconds,
+                predicted_usd=plan.predicted.dollars,
+                plain_s=plan.plain.seconds,
+                plain_usd=plan.plain.dollars,
+            )
+        if isinstance(chosen.policy, Accounting):
+            handle.on_finish(
+                lambda report: self._settle(report, chosen, plan, (str(target.ref), traffic))
+            )
         return plan
 
-    def _policy(self, config: PolicyConfig) -> tuple[Policy, Exactness]:
-        found = self._policies.get(id(config))
-        if found is None or found[0] is not config:
-            found = self._policies[id(config)] = (config, make_policy(config))
-            if len(self._policies) > 256:
+    def _settle(self, report: Report, chosen: _Chosen, plan: Plan, key: tuple[str, str]) -> None:
+        """Enter what a request took into its policy's account."""
+        took, tokens = report.total_s, report.completion_tokens
+        if not report.complete or took is None or tokens is None or report.plain_s is None:
+            return
+        if not isinstance(chosen.policy, Accounting):
+            return
+        spent, plain = Forecast(took, report.cost_usd), Forecast(report.plain_s, report.plain_usd)
+        if spent.dollars is None or plain.dollars is None:
+            spent, plain = Forecast(took), Forecast(plain.seconds)
+        account = chosen.accounts.get(key, Account())
+        chosen.accounts[key] = chosen.policy.settle(account, plan, spent, plain)
+        if len(chosen.accounts) > _MOST_ACCOUNTS:
+            chosen.accounts.pop(next(iter(chosen.accounts)))
+
+    def _policy(self, config: PolicyConfig) -> _Chosen:
+        key = (config.preset, *sorted(config.params.items()))
+        found = self._policies.get(key)
+        if found is None:
+            found = self._policies[key] = _Chosen(*make_policy(config))
+            if len(self._policies) > _MOST_POLICIES:
                 self._policies.pop(next(iter(self._policies)))
-        return found[1]
+        return found
 
     # --- the session ------------------------------------------------------------------------
 

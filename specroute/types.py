@@ -134,6 +134,13 @@ class Report:
     """For ``bounded``: the bound or its reason; for ``heuristic``: why."""
     plan_reason: str = ""
     """One sentence: why this plan."""
+    predicted_s: float | None = None
+    predicted_usd: float | None = None
+    """What the chosen plan was expected to take; ``total_s`` and ``cost_usd`` are what it took."""
+    plain_s: float | None = None
+    plain_usd: float | None = None
+    """What a plain call was expected to take; at the end, what it would have taken for this very
+    answer (of a plain call: what was expected)."""
     notes: tuple[str, ...] = ()
     """Decisions taken on the way: fallbacks, refused evidence, failed drafts."""
     complete: bool = False

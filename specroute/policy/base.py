@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from specroute.acceptance import Lossy
 from specroute.candidates import Candidate, Candidates
 from specroute.measure import Acceptance, Snapshot
+from specroute.policy.account import Account, Key
+from specroute.policy.objective import Forecast
 from specroute.types import Method
+
+__all__ = ["Accounting", "Ask", "Figures", "Forecast", "Plan", "Policy", "RoundView"]
 
 _UNKNOWN_ANSWER = 256.0
 """Tokens that an answer is taken to have where none was measured and none was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a whole request is expected to take: seconds to its end, and dollars (``None``:
-    prices are not known)."""
-
-    seconds: float
-    dollars: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +50,15 @@ class Plan:
     """Of a plain call to the request's own target: the yardstick."""
     trial: bool = False
     """Chosen to learn something; it is not expected to win."""
+    yardstick: bool = False
+    """Plain, only to keep plain's pace known."""
+    usd_per_second: float | None = None
+    """What rounds weigh dollars by, where a limit makes it another than the objective's."""
+
+    @property
+    def key(self) -> Key:
+        """What is used for what: (target, method, drafter)."""
+        return self.target, self.method, self.drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class Ask:
     """Until its deadline; ``None`` is no limit."""
     dollars: float | None = None
     """The most that it may cost: the request's own limit and what is left of a budget."""
+    account: Account = field(default_factory=Account)
+    """What the policy has won and lost in this traffic class so far."""
 
     def answer_tokens(self, figures: Snapshot) -> float:
         """Tokens that the answer is expected to have: as others had, within ``max_tokens``."""
@@ -93,17 +99,23 @@ class RoundView:
     """Mean per drafted token in this request."""
     plan: Plan | None = None
     """What was planned for it."""
+    context: int = 0
+    """Tokens that the next scoring request carries beside the draft."""
+    last: tuple[int, int] | None = None
+    """(drafted, accepted) of the last round."""
 
 
 Figures = Callable[[Candidate], Snapshot]
 """What was measured for a candidate, in the traffic class of the request at hand."""
 
 
+@runtime_checkable
 class Policy(Protocol):
     """Chooses a plan for each request and K for each of its rounds.
 
     Both are pure: no I/O, no clock; chance comes from ``rng`` alone. A policy of one's own is a
-    class with these four, named ``module:Class`` in a config file.
+    class with these four, named ``module:Class`` in a config file; the other keys of its table are
+    what it is called with.
     """
 
     @property
@@ -122,4 +134,14 @@ class Policy(Protocol):
 
     def next_k(self, view: RoundView, snapshot: Snapshot) -> int:
         """Tokens to draft in the next round; 0 hands over to the plain stream."""
+        ...
+
+
+@runtime_checkable
+class Accounting(Protocol):
+    """A policy that keeps an account of what it has won and lost, one a traffic class."""
+
+    def settle(self, account: Account, plan: Plan, spent: Forecast, plain: Forecast) -> Account:
+        """The account after a request that was planned so: what it took, and what a plain call
+        would have taken for the same answer."""
         ...

@@ -14,15 +14,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from specroute.measure import Snapshot
-from specroute.policy.base import Ask, Forecast
-from specroute.policy.objective import Objective
+from specroute.measure import Acceptance, Snapshot
+from specroute.policy.base import Ask
+from specroute.policy.chance import Drawn, rates
+from specroute.policy.objective import Forecast, Objective
 from specroute.types import Method
 
 UNTRIED_DRAFT_S = 0.004
 """Seconds per drafted token assumed before a drafter was ever timed."""
-HOPE = 0.85
-"""Per-token acceptance assumed where none was measured: optimistic, so that it gets tried."""
+OWN_STRENGTH = 16.0
+"""Judged tokens a position that the pooled evidence counts as, against a request's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,34 +43,49 @@ Forecaster = Callable[[Snapshot, Ask, Objective], Offer | None]
 
 def plain(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     """One call: TTFT + (N - 1)·TPOT seconds; the prompt as input, N tokens of output."""
-    pace = figures.pace
-    if pace.tpot_s is None:
+    found = plain_call(figures, ask.context, ask.answer_tokens(figures))
+    return None if found is None else Offer(found)
+
+
+def plain_call(figures: Snapshot, prompt: float, tokens: float) -> Forecast | None:
+    """What a plain call takes for an answer of so many tokens; ``None``: not measured yet."""
+    ttft_s, tpot_s = plain_pace(figures)
+    if tpot_s is None:
         return None
-    tokens = ask.answer_tokens(figures)
-    seconds = (pace.ttft_s or 0.0) + (tokens - 1) * pace.tpot_s
-    return Offer(Forecast(seconds, _dollars(figures, ask.context, tokens)))
+    seconds = (ttft_s or 0.0) + max(tokens - 1, 0) * tpot_s
+    if figures.usd_prompt is None or figures.usd_out is None:
+        return Forecast(seconds)
+    return Forecast(seconds, figures.usd_prompt * prompt + figures.usd_out * tokens)
+
+
+def plain_pace(figures: Snapshot) -> tuple[float | None, float | None]:
+    """(TTFT, TPOT) of a plain call now, at the target's load; ``None``: not measured."""
+    pace, ttft, tpot = figures.pace, figures.ttft(), figures.tpot()
+    return (
+        pace.ttft_s if ttft is None else ttft.mean,
+        pace.tpot_s if tpot is None else tpot.mean,
+    )
 
 
 def score(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
-    """Rounds to the end: N / E(K) of them, each a scoring request and K drafted tokens, with K by
-    the marginal rule on the measured survival. Each round is billed prompt, answer so far and
-    draft as input, and one token of output."""
-    if figures.verify_s is None:
+    """Rounds to the end: (N + E/2) / E(K) of them (the last one overshoots), each a scoring request
+    and K drafted tokens, with K by the marginal rule on the measured survival. Each round is billed
+    prompt, answer so far and draft as input, and one token of output."""
+    if figures.verify_s is None and figures.round_law is None:
         return None
     tokens = ask.answer_tokens(figures)
     context = ask.context + tokens / 2
     best = best_round(figures, context, objective)
-    rounds = tokens / best.tokens
-    dollars = _dollars(figures, context * best.prompts + best.k, best.prompts)
-    return Offer(
-        Forecast(rounds * best.seconds, None if dollars is None else rounds * dollars), best.k
-    )
-
-
-FORECASTS: Mapping[Method, Forecaster] = MappingProxyType(
-    {Method.PLAIN: plain, Method.SCORE: score}
-)
-"""Every method that an adaptive policy may choose."""
+    rounds = max(1.0, tokens / best.tokens + 0.5)
+    seconds = rounds * best.seconds
+    first = figures.first_draft(ask.context)
+    if first is not None:
+        seconds += first.mean
+    if figures.usd_in is None or figures.usd_out is None:
+        return Offer(Forecast(seconds), best.k)
+    prompt = best.prompts * context * (figures.usd_round_prompt or 0.0)
+    each = prompt + best.k * figures.usd_in + best.prompts * figures.usd_out
+    return Offer(Forecast(seconds, rounds * each), best.k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +95,8 @@ class Round:
     k: int
     seconds: float
     tokens: float
+    j: float
+    """Seconds and dollars together, in seconds."""
     prompts: float = 1.0
     """Whole prompts billed, and output tokens."""
 
@@ -89,37 +107,52 @@ def best_round(
     objective: Objective,
     *,
     limit: int | None = None,
-    survival: tuple[float, ...] | None = None,
-    verify_s: float | None = None,
+    own: Acceptance | None = None,
+    timed: float = 1.0,
     draft_s: float | None = None,
 ) -> Round:
-    """The round with the least J per token. ``survival``, ``verify_s``, ``draft_s``: what a request
-    has seen for itself, in place of the figures'.
+    """The round with the least J per token. What a request has seen for itself: ``own``
+    acceptance, ``draft_s``, and ``timed``, its rounds' seconds as a factor on the figures'.
 
-    Token k+1 is worth drafting iff S(k+1)·J > Δseconds + λ·Δdollars, J being that of the k before
-    it: S only falls, so the first token that is not worth it ends the search.
+    Token k+1 is worth drafting iff S(k+1)·J > Δseconds + λ·Δdollars, J being that per token of the
+    k before it (Dinkelbach's rule for a ratio; S only falls, so the first token that is not worth
+    it ends the search). Δseconds: drafting it, what scoring takes longer for it, and what is drawn
+    for it where the rules ask the target for tokens.
     """
     most = objective.max_num_speculative_tokens if limit is None else limit
-    if survival is None:
-        survival = figures.acceptance.survival(most, default=HOPE)
     if draft_s is None:
         draft_s = figures.draft_s if figures.draft_s is not None else UNTRIED_DRAFT_S
-    if verify_s is None:
-        verify_s = figures.verify_s or 0.0
-    usd_in, usd_out = objective.weigh(figures.usd_in), objective.weigh(figures.usd_out)
-    asked = usd_in * context + usd_out
-    each = draft_s + (asked if figures.prompt_per_token else usd_in)
-    j, tokens, k, reach = verify_s + asked, 1.0, 0, 1.0
-    for s in survival[:most]:
-        reach = min(s, reach)
-        if k and reach * j <= each * tokens:
+    base, per_token = round_seconds(figures, context)
+    base, each = base * timed, draft_s + per_token * timed
+    usd_in = objective.weigh(figures.usd_in)
+    asked = objective.weigh(figures.usd_round_prompt) * context + objective.weigh(figures.usd_out)
+    dollars_each = asked if figures.prompt_per_token else usd_in
+    drawing = 0.0
+    if figures.draws is not None and figures.draw is not None:
+        drawing = figures.draws.mean * figures.draw.mean
+    acceptance = figures.acceptance
+    z = acceptance.z if isinstance(acceptance, Drawn) else 0.0
+    seconds, j, tokens, k, reach = base, base + asked, 1.0, 0, 1.0
+    for rate in rates(acceptance, own, z=z, strength=OWN_STRENGTH):
+        took = each + reach * drawing
+        marginal = took + dollars_each
+        reach *= rate
+        if k >= most or (k and reach * j <= marginal * tokens):
             break
-        j, tokens, k = j + each, tokens + reach, k + 1
-    prompts = 1.0 + k if figures.prompt_per_token else 1.0
-    return Round(k, verify_s + k * draft_s, tokens, prompts)
+        seconds, j, tokens, k = seconds + took, j + marginal, tokens + reach, k + 1
+    return Round(k, seconds, tokens, j, 1.0 + k if figures.prompt_per_token else 1.0)
 
 
-def _dollars(figures: Snapshot, prompt: float, output: float) -> float | None:
-    if figures.usd_in is None or figures.usd_out is None:
-        return None
-    return figures.usd_in * prompt + figures.usd_out * output
+def round_seconds(figures: Snapshot, context: float) -> tuple[float, float]:
+    """(seconds of a scoring request without a draft, more for each drafted token)."""
+    law = figures.round_law
+    if law is None:
+        return figures.verify_s or 0.0, 0.0
+    nothing = law.at(context, 0.0).mean
+    return nothing, max(0.0, (law.at(context, 8.0).mean - nothing) / 8)
+
+
+FORECASTS: Mapping[Method, Forecaster] = MappingProxyType(
+    {Method.PLAIN: plain, Method.SCORE: score}
+)
+"""Every method that an adaptive policy may choose."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from importlib import import_module
 from typing import Any
 
 from specroute.acceptance import Lossy, Ratio, Typical
@@ -12,19 +13,22 @@ from specroute.policy.adaptive import Adaptive
 from specroute.policy.base import Policy
 from specroute.policy.fixed import Fixed
 from specroute.policy.objective import Objective
-from specroute.presets import load_preset
+from specroute.presets import PLUGIN, load_preset
 from specroute.types import Exactness, Method
 
 
 def make_policy(config: PolicyConfig) -> tuple[Policy, Exactness]:
     """(the policy, the loosest exactness label it allows).
 
-    Raises ``ConfigError`` for an unknown preset, and for a lossy rule without the label it earns;
-    the parameters themselves were checked when the config was read.
+    Raises ``ConfigError`` for an unknown preset, for a ``module:Class`` that can't be had, and for
+    a lossy rule without the label it earns; the other parameters were checked when the config was
+    read.
     """
     preset = load_preset(config.preset)
     params: dict[str, Any] = {**preset.params, **config.params}
     floor = Exactness(params.pop("exactness"))
+    if preset.own:
+        return _own(preset.policy, params), floor
     loose = params.pop("match") == "loose"
     rule = params.pop("acceptance")
     tau, epsilon, delta = (params.pop(name) for name in ("tau", "epsilon", "delta"))
@@ -46,3 +50,20 @@ def make_policy(config: PolicyConfig) -> tuple[Policy, Exactness]:
         return Fixed(**params, lossy=lossy, loose=loose), floor
     objective = Objective(**{f.name: params.pop(f.name) for f in fields(Objective)})
     return Adaptive(objective, **params, lossy=lossy, loose=loose), floor
+
+
+def _own(name: str, params: dict[str, Any]) -> Policy:
+    """A policy of the user's own: ``module:Class``, called with its parameters."""
+    module, _, made = name.partition(PLUGIN)
+    try:
+        policy = getattr(import_module(module), made)(**params)
+    except Exception as error:  # It is the user's code: whatever it raises is a wrong config.
+        raise ConfigError(
+            f"policy {name!r} could not be made: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(policy, Policy):
+        raise ConfigError(
+            f"policy {name!r} is no policy: it needs eager, lossy, plan() and next_k(), as "
+            "specroute.policy.base.Policy has them"
+        )
+    return policy

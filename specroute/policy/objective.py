@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specroute.policy.base import Ask, Forecast
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a whole request is expected to take: seconds to its end, and dollars (``None``:
+    prices are not known)."""
+
+    seconds: float
+    dollars: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +20,7 @@ class Objective:
 
     usd_per_second: float = 0.01
     """What a saved second is worth."""
-    max_num_speculative_tokens: int = 16
+    max_num_speculative_tokens: int = 64
     """The largest K of a round."""
     max_cost_ratio: float = 0.0
     """The most dollars against a plain call's,"""
@@ -33,18 +40,11 @@ class Objective:
         """Seconds and dollars together, in seconds."""
         return forecast.seconds + self.weigh(forecast.dollars)
 
-    def broken(self, forecast: Forecast, plain: Forecast, ask: Ask) -> str | None:
-        """The limit that a plan would break, in a few words; ``None`` where it keeps them all.
-
-        Where prices are not known, a cost limit can't be checked: then the plan is refused, since a
-        limit that was asked for must hold.
-        """
+    def broken(self, forecast: Forecast, plain: Forecast) -> str | None:
+        """The ratio that a plan would break, named; ``None`` where it keeps both. Where prices are
+        not known there are no dollars to compare, and seconds alone decide."""
         if self.max_latency_ratio and forecast.seconds > self.max_latency_ratio * plain.seconds:
             return f"max_latency_ratio = {self.max_latency_ratio:g}"
-        if ask.seconds is not None and forecast.seconds > ask.seconds >= plain.seconds:
-            return "the deadline"
-        if ask.dollars is not None and (forecast.dollars is None or forecast.dollars > ask.dollars):
-            return "the most it may cost"
         if not self.max_cost_ratio or forecast.dollars is None or plain.dollars is None:
             return None
         if forecast.dollars > self.max_cost_ratio * plain.dollars:

@@ -8,7 +8,7 @@ from specroute.presets import load_preset, preset_names
 
 def test_the_presets_that_ship() -> None:
     """Each is read, has a sentence, and holds its own limits."""
-    assert preset_names() == ("balanced", "fixed")
+    assert preset_names() == ("balanced", "cost", "exact-only", "fixed", "latency")
     for name in preset_names():
         preset = load_preset(name)
         assert preset.summary.endswith(".")
@@ -27,5 +27,8 @@ def test_every_preset_makes_a_policy() -> None:
 
 def test_an_unknown_preset_is_suggested() -> None:
     """The error lists the known ones."""
-    with pytest.raises(ConfigError, match=r"did you mean 'balanced'.*known: balanced, fixed"):
+    with pytest.raises(
+        ConfigError,
+        match=r"did you mean 'balanced'.*known: balanced, cost, exact-only, fixed, latency",
+    ):
         load_preset("balance")

@@ -1,0 +1,69 @@
+"""What speculation has won or lost against plain so far: how much may be risked on learning more.
+
+A token bucket in the objective's seconds. Every request pays a small share of its plain price in,
+wins pay in, losses are paid out of it, and it never holds more than a few requests' worth. So
+however wrong a plan's figures are, and however often they turn out wrong, the loss against plain
+stays within that share of all that was spent, and a few requests. A second bucket, in dollars, does
+the same for ``max_cost_ratio``. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CAP = 1.5
+"""What the bucket holds at most, and at first: so many plain requests."""
+
+Key = tuple[str | None, str, str | None]
+"""A plan's target, method and drafter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """One request that has ended: what it took in J and dollars, and what plain would have."""
+
+    key: Key
+    j: float
+    plain_j: float
+    dollars: float | None = None
+    allowed_dollars: float | None = None
+    """``None``: no limit."""
+    plain: bool = False
+    """It was a plain call to its own target,"""
+    yardstick: bool = False
+    """only to keep plain's pace known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One traffic class's account, in seconds of J."""
+
+    allowance: float | None = None
+    """What may still be lost; ``None`` before anything was settled. Below 0 nothing but plain is
+    chosen, until it has filled again."""
+    dollars: float = 0.0
+    """Dollars that ``max_cost_ratio`` would have allowed and that were not spent."""
+    spent: float = 0.0
+    """All that was spent,"""
+    yardstick: float = 0.0
+    """and what of it on plain calls where speculation pays."""
+    last: Key | None = None
+    """What was done last."""
+
+    def risk(self, plain_j: float) -> float:
+        """What may be lost now, where a plain request costs ``plain_j``."""
+        return CAP * plain_j if self.allowance is None else self.allowance
+
+    def settle(self, ended: Settled, share: float) -> Account:
+        """The account after a request; ``share`` of its plain price is paid in."""
+        won = 0.0 if ended.plain else ended.plain_j - ended.j
+        full = CAP * ended.plain_j
+        allowance = min(full, self.risk(ended.plain_j) + share * ended.plain_j + won)
+        dollars = self.dollars
+        if ended.dollars is not None and ended.allowed_dollars is not None:
+            left = ended.allowed_dollars - ended.dollars
+            dollars = min(
+                ended.allowed_dollars, dollars + (max(left, 0.0) if ended.plain else left)
+            )
+        yardstick = self.yardstick + (ended.j if ended.yardstick else 0.0)
+        return Account(allowance, dollars, self.spent + ended.j, yardstick, ended.key)

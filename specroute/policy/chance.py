@@ -1,0 +1,109 @@
+"""Figures drawn from what is known of them (Thompson sampling), and rates position by position.
+
+The measured survival is a product of conditional rates, each with a Beta posterior. A draw moves
+all of them by the same number of their standard deviations: the rates of neighbouring positions are
+wrong together, and S(k) is as uncertain as it really is; independent draws would cancel out.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from specroute.measure import Acceptance, Estimate, Snapshot
+
+HOPE = 0.85
+"""Per-token acceptance assumed where none was measured: optimistic, so that it gets tried."""
+_PSEUDO = 2.0
+"""Judged tokens that the rate over all positions counts as, at a position with none."""
+_LEAST = 0.1
+"""The smallest factor that a round's time is drawn with."""
+_UNTIMED = 0.3
+"""Doubt about a round's time, as a share of it, that an untried law has at least once."""
+
+
+def rates(
+    pooled: Acceptance, own: Acceptance | None = None, *, z: float = 0.0, strength: float = 8.0
+) -> Iterator[float]:
+    """P(token k is accepted | those before it were), k = 1, 2, …, without end.
+
+    ``own``: a request's own rounds; ``pooled`` then counts as at most ``strength`` judged tokens a
+    position. ``z``: by how many standard deviations of the posterior each rate is moved. Lazy, so
+    that whoever needs the first few pays for no more.
+    """
+    passed, judged = pooled.passed, pooled.judged
+    total = sum(judged)
+    overall = (sum(passed) + HOPE * _PSEUDO) / (total + _PSEUDO)
+    spread = pooled.dispersion
+    n, mine = len(judged), (own.judged if own is not None else ())
+    m, k = len(mine), 0
+    while True:
+        if k < n:
+            weight = judged[k] / spread + _PSEUDO
+            rate = (passed[k] / spread + overall * _PSEUDO) / weight
+        else:
+            weight, rate = min(total, 4 * _PSEUDO) + _PSEUDO, overall
+        if own is not None:
+            weight = min(weight, strength)
+            if k < m:
+                rate = (rate * weight + own.passed[k]) / (weight + mine[k])
+                weight += mine[k]
+        if z:
+            rate += z * math.sqrt(rate * (1 - rate) / (weight + 1))
+            rate = min(max(rate, 0.0), 1.0)
+        yield rate
+        k += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn(Acceptance):
+    """Evidence whose rates are all moved by ``z`` standard deviations."""
+
+    z: float = 0.0
+
+    def survival(
+        self,
+        k: int,
+        prior: Acceptance | None = None,
+        *,
+        default: float = HOPE,
+        strength: float = 8.0,
+    ) -> tuple[float, ...]:
+        """As :meth:`Acceptance.survival`, of the draw."""
+        found, s = [], 1.0
+        for rate, _ in zip(rates(self, prior, z=self.z, strength=strength), range(k), strict=False):
+            s *= rate
+            found.append(s)
+        return tuple(found)
+
+
+def drawn(figures: Snapshot, rng: random.Random) -> Snapshot:
+    """``figures`` as they may be: acceptance, round and drafting times drawn within their doubt."""
+    seen = figures.acceptance
+    acceptance = Drawn(seen.passed, seen.judged, seen.dispersion, rng.gauss(0.0, 1.0))
+    verify_s, law, draft_s = figures.verify_s, figures.round_law, figures.draft_s
+    if law is not None:
+        usual = law.at(figures.context, 4.0)
+        factor = max(_LEAST, usual.draw(rng) / usual.mean) if usual.mean > 0 else 1.0
+        exact = Estimate.exactly(law.factor.mean * factor)
+        law = replace(law, factor=exact, covariance=(0.0,) * 6)
+    elif verify_s is not None:
+        doubt = _UNTIMED / math.sqrt(1 + figures.rounds)
+        verify_s *= math.exp(rng.gauss(0.0, doubt))
+    if figures.drafting is not None:
+        draft_s = figures.drafting.draw(rng)
+    cached = figures.round_cached
+    if cached is None and figures.usd_cached is not None:
+        cached = Estimate.exactly(rng.random())
+    elif cached is not None:
+        cached = Estimate.exactly(min(1.0, cached.draw(rng)))
+    return replace(
+        figures,
+        acceptance=acceptance,
+        verify_s=verify_s,
+        round_law=law,
+        draft_s=draft_s,
+        round_cached=cached,
+    )
