@@ -19,6 +19,8 @@ from specroute.draft.ahead import Ahead
 from specroute.errors import ProviderError, RequestError
 from specroute.http.client import HttpClient
 from specroute.http.deadline import Deadline
+from specroute.overheard import Overheard
+from specroute.recorder import Trace
 from specroute.reporting import ReportHandle
 from specroute.request import Options
 from specroute.types import Attempt, Report, TargetRef
@@ -151,6 +153,10 @@ class TextCall:
     """Told of a report that belongs to no request of the caller's."""
     drafted: Callable[[int, str], None] | None = None
     """Told of each draft (its place in the answer, its text), where the caller wants to see it."""
+    trace: Trace | None = None
+    """This request's line, where requests are recorded."""
+    overheard: Overheard | None = None
+    """Set by whoever speculates: keeps the plain answer, to be read afterwards."""
     failed: ProviderError | None = None
     """Set by whoever speculates: the target itself failed, not what was tried beside it."""
 

@@ -28,6 +28,8 @@ class Meter:
     prompt_per_token: bool = False
     wall: Callable[[], float] = time.time
     rounds: int = 0
+    log: list[tuple[int, int, int, float | None, float]] = field(default_factory=list)
+    """Of each round: drafted, accepted, judged, scoring seconds (draws included), drafting ones."""
     _own: AcceptanceCounts = field(default_factory=AcceptanceCounts)
     _verify: Mean = field(default_factory=lambda: Mean(0.8, most=2))
     _draft: Mean = field(default_factory=lambda: Mean(0.8, most=2))
@@ -74,6 +76,8 @@ class Meter:
         self.rounds += 1
         at = self.wall()
         self._own.add(done.accepted, done.judged)
+        verify_s = done.verify_seconds
+        self.log.append((done.drafted, done.accepted, done.judged, verify_s, done.draft_seconds))
         if done.predicted:
             self.measurements.predicted(
                 self.target,
@@ -84,7 +88,6 @@ class Meter:
                 at=at,
             )
             return
-        verify_s = done.verify_seconds
         if verify_s is not None:
             self._verify.add(verify_s)
             verify_s = max(verify_s - draws_s, 1e-6)

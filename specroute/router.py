@@ -29,6 +29,7 @@ from specroute.http.supervisor import Supervisor
 from specroute.itinerary import Itinerary
 from specroute.outgoing import forwardable, rewrite
 from specroute.preview import Preview
+from specroute.recorder import Recorder, Trace
 from specroute.replies import speculated
 from specroute.reporting import FIELD, ReportHandle, register
 from specroute.request import CHAT, COMPLETIONS, Options
@@ -69,6 +70,9 @@ class Router:
             config, self.http_client, self.supervisor, direct=direct, gates=watching
         )
         self.speculation = speculation or self._speculator()
+        self.recorder: Recorder | None = None
+        if config.record is not None:
+            self.recorder = Recorder(config.record, self.supervisor, self.routes.price_of)
         self._rng = random.Random()
         self.closed = False
 
@@ -138,8 +142,11 @@ class Router:
         tally.notes += resolved.notes
         handle = tally.handle
         self._announce(handle, request.on_report)
+        trace = None if self.recorder is None else self._record(self.recorder, request, tally)
         if not options.provisional:
-            return await self._answer(request, fields, resolved, tally, options, policy, None)
+            return await self._answer(
+                request, fields, resolved, tally, options, policy, None, trace
+            )
         if not streamed:
             raise RequestError(
                 "'specroute.provisional' shows text as it is drafted: it needs stream=True",
@@ -153,7 +160,7 @@ class Router:
             model=resolved.target.model,
         )
         return await preview.of(
-            lambda: self._answer(request, fields, resolved, tally, options, policy, preview)
+            lambda: self._answer(request, fields, resolved, tally, options, policy, preview, trace)
         )
 
     async def _answer(
@@ -165,6 +172,7 @@ class Router:
         options: Options,
         policy: PolicyConfig | None,
         preview: Preview | None,
+        trace: Trace | None,
     ) -> Reply:
         """Speculated on where that is possible, else plain; shown ahead of time in ``preview``."""
         handle = tally.handle
@@ -175,11 +183,13 @@ class Router:
             if self.speculation is not None:
                 at = self.routes.at(resolved, target)
                 call = self._call(request, at, policy, options, tally.deadline, handle)
+                call.trace = trace
                 call.drafted = None if preview is None else preview.drafted
                 outcome = await self.speculation.try_run(call)
                 if not isinstance(outcome, str):
                     return speculated(outcome, target.provider, handle)
                 reason, failed = outcome, call.failed
+                tally.overheard = tally.overheard or call.overheard
                 if preview is not None:
                     ahead = self.speculation.ahead(call, preview.booked, preview.note)
                     if ahead is not None:
@@ -292,6 +302,14 @@ class Router:
 
     # Reports
 
+    def _record(self, recorder: Recorder, request: RouterRequest, tally: PlainTally) -> Trace:
+        """Have this request's line written when it is over."""
+        path = CHAT if request.path.endswith(CHAT) else COMPLETIONS
+        trace = recorder.trace(path, request.json())
+        tally.overheard = trace.overheard
+        tally.handle.on_finish(lambda report: recorder.finished(report, trace))
+        return trace
+
     async def warm_up(self, on_report: OnReport | None = None) -> list[str]:
         """Load drafts and calibrate targets ahead of the first request.
 
@@ -324,6 +342,8 @@ class Router:
         await self.supervisor.aclose()
         if self.speculation is not None:
             await self.speculation.aclose()
+        if self.recorder is not None:
+            await self.recorder.aclose()
         if self._own_client:
             await self.http_client.aclose()
 

@@ -30,13 +30,14 @@ from specroute.errors import DraftError, ProviderError
 from specroute.http.client import HttpClient
 from specroute.http.deadline import Deadline
 from specroute.http.supervisor import Supervisor
-from specroute.measure import Measurements, Snapshot, rough_tokens, traffic_class
+from specroute.measure import Measurements, Snapshot, traffic_class
 from specroute.measured import Kept
 from specroute.meter import priced
 from specroute.policy.account import Account
 from specroute.policy.base import Accounting, Ask, Forecast, Plan, Policy
 from specroute.policy.make import make_policy
 from specroute.pool import Announce, Pool
+from specroute.recorder import Trace
 from specroute.reporting import ReportHandle
 from specroute.request import OWN_PREDICTION, Options, TextRequest
 from specroute.session import MOST_PATIENCE_S, PATIENCE, Session, measured_as
@@ -80,6 +81,11 @@ class TextCall(Protocol):
     @property
     def announce(self) -> Callable[[ReportHandle], None]:
         """Told of a report that belongs to no request of the caller's (calibration)."""
+        ...
+
+    @property
+    def trace(self) -> Trace | None:
+        """This request's line, where requests are recorded."""
         ...
 
     @property
@@ -133,17 +139,7 @@ class Speculator:
             self._keeping = self._supervisor.spawn(self._keep_measured(), name="measurements")
         request = TextRequest.read(call.path, call.body)
         traffic = traffic_class(request)
-        self._watch(call, traffic, rough_tokens(request))
-        try:
-            return await self._try(call, request, traffic)
-        except BaseException:
-            if not call.handle.done:  # Nobody will finish it now.
-                self.measurements.end(str(call.resolved.target))
-            raise
-
-    async def _try(
-        self, call: TextCall, request: TextRequest, traffic: str
-    ) -> bytes | SpeculativeStream | str:
+        self._watch(call, traffic, request.about_tokens)
         model, ref = call.resolved.model, call.resolved.target
         if model is None or not model.drafts:
             return "the model has no drafts configured"
@@ -188,6 +184,9 @@ class Speculator:
         if isinstance(session, str):
             self._keep(call, book, [])
             return session
+        if call.trace is not None:
+            call.trace.how, call.trace.rounds = session.meter.how, session.meter.log
+            call.trace.answer = lambda: session.answer.text
         try:
             return await Delivery(session, call.handle, self._supervisor).start()
         except (NothingCommitted, ProviderError) as error:
@@ -228,7 +227,7 @@ class Speculator:
         traffic: str,
     ) -> Plan:
         price = self.pool.price_of(str(target.ref))
-        context = rough_tokens(request)
+        context = request.about_tokens
 
         def figures(candidate: Candidate) -> Snapshot:
             how = measured_as(candidate.method, options.judge)
@@ -377,10 +376,13 @@ class Speculator:
         """Measure the call from here to its end, however it is answered."""
         target = str(call.resolved.target)
         others = self.measurements.begin(target)
+        if call.trace is not None:
+            call.trace.in_flight = others
 
         def learn(report: Report) -> None:
             self.measurements.end(target)
-            self._learn(report, target, traffic, prompt_tokens, others)
+            # Another target may have answered in its place.
+            self._learn(report, report.target or target, traffic, prompt_tokens, others)
 
         call.handle.on_finish(learn)
 

@@ -12,6 +12,7 @@ from typing import Any
 from specroute.errors import ProviderError
 from specroute.http.deadline import Deadline
 from specroute.ledger import Ledger, Price, cost
+from specroute.overheard import Overheard
 from specroute.reporting import ReportHandle, new_id
 from specroute.types import Attempt, Exactness, Method, Report, TargetRef, Usage
 
@@ -35,6 +36,7 @@ class PlainTally:
         "id",
         "last_at",
         "notes",
+        "overheard",
         "own_usage",
         "price_of",
         "reason",
@@ -67,6 +69,8 @@ class PlainTally:
         self.exactness_reason: str | None = None
         self.own_usage = False
         """Usage was asked for by us, and is not the caller's to see."""
+        self.overheard: Overheard | None = None
+        """Keeps the answer as it is handed on, where somebody reads it afterwards."""
         self.usage = Usage()
         self.finish_reason: str | None = None
         self.first_at: float | None = None
@@ -117,6 +121,8 @@ class PlainTally:
         """A whole answer came at once."""
         self.first_at = self.deadline.clock()
         self.usage = Usage.from_wire(data.get("usage"))
+        if self.overheard is not None:
+            self.overheard.whole(data)
         self.note_finish(data)
         self.end("ok", complete=True)
 

@@ -17,6 +17,8 @@ from specroute.config.values import (
     ModelConfig,
     PolicyConfig,
     ProviderConfig,
+    Record,
+    Shadow,
     Timeouts,
 )
 
@@ -27,6 +29,8 @@ __all__ = [
     "ModelConfig",
     "PolicyConfig",
     "ProviderConfig",
+    "Record",
+    "Shadow",
     "Timeouts",
     "find",
     "load",

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from specroute import tables
+from specroute.config.observing import read_record, read_shadow
 from specroute.config.origins import Origins
 from specroute.config.policy import read_policy
 from specroute.config.provider import (
@@ -32,7 +33,6 @@ from specroute.types import TargetRef
 NOT_YET: Mapping[str, Mapping[str, str]] = {
     "": {
         "budgets": "a budget ([budgets])",
-        "record": "recording requests (record)",
         "store": "a shared store ([store])",
         "telemetry": "exporting telemetry ([telemetry])",
         "exactness": "an exactness floor outside a policy's parameters (exactness)",
@@ -87,6 +87,7 @@ def parse(
     if default is not None:
         _use(default, root, ("default_provider",), providers, environ)
         origins.note(root, "default_provider")
+    record, shadow = read_record(root, origins), read_shadow(root, origins)
     root.finish(NOT_YET[""])
     if problems:
         raise ConfigError([_scrub(problem, environ) for problem in problems], source)
@@ -95,6 +96,8 @@ def parse(
         models=models,
         drafts=drafts,
         default_provider=default,
+        record=record,
+        shadow=shadow,
         source=source,
         origins=origins.found,
     )

@@ -111,6 +111,25 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Record:
+    """``record = "traces.jsonl"`` or ``record = {path = "traces.jsonl", texts = true}``."""
+
+    path: str
+    texts: bool = False
+    """Prompts and answers are recorded as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """``[shadow]``: what finished plain answers may be used for."""
+
+    share: float = 0.05
+    """The most of a drafter's time that scoring its drafts against them takes; 0: none."""
+    paid: bool = False
+    """Remote drafts, too, which are billed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole file, validated."""
 
@@ -118,6 +137,9 @@ class Config:
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
     drafts: Mapping[str, DraftConfig] = field(default_factory=dict)
     default_provider: str | None = None
+    record: Record | None = None
+    """Where finished requests are recorded."""
+    shadow: Shadow = Shadow()
     source: str = "argument"
     """Where it came from: a path, ``argument``, or ``AsyncSpecRoute(base_url=…)``."""
     origins: Mapping[str, str] = field(default_factory=dict)

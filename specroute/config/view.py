@@ -24,6 +24,10 @@ def effective(config: Config) -> dict[str, Any]:
     shown["providers"] = {p.name: _provider(p) for p in config.providers.values()}
     shown["drafts"] = {draft.name: _draft(draft) for draft in config.drafts.values()}
     shown["models"] = {model.name: _model(model) for model in config.models.values()}
+    if config.record is not None:
+        shown["record"] = asdict(config.record)
+    if any(model.drafts for model in config.models.values()):
+        shown["shadow"] = asdict(config.shadow)
     return shown
 
 

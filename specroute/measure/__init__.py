@@ -9,7 +9,7 @@ from specroute.measure.figures import Pace, Snapshot
 from specroute.measure.level import Mean
 from specroute.measure.lifetable import AcceptanceCounts
 from specroute.measure.measurements import Measurements
-from specroute.measure.traffic import rough_tokens, traffic_class
+from specroute.measure.traffic import traffic_class
 
 __all__ = [
     "MAX_K",
@@ -21,6 +21,5 @@ __all__ = [
     "Measurements",
     "Pace",
     "Snapshot",
-    "rough_tokens",
     "traffic_class",
 ]

@@ -41,11 +41,6 @@ def lineage(traffic: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((traffic, coarser, "")))
 
 
-def rough_tokens(request: TextRequest) -> int:
-    """About how many prompt tokens: four characters each, where ids don't say."""
-    return _texts(request)[1]
-
-
 def looks_like_code(text: str) -> bool:
     """A fenced block, or more brackets, semicolons and indentation than prose has."""
     text = text[:LOOKED_AT]

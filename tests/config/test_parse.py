@@ -128,7 +128,7 @@ REFUSED = [
     (
         {"provider": {}},
         "provider: unknown key (did you mean 'providers'?); known: default_provider, drafts, "
-        "models, providers, version",
+        "models, providers, record, shadow, version",
     ),
     ({"providers": []}, "providers: expected a table, got []"),
     ({"providers": {"lab": "http://x"}}, "providers.lab: expected a table, got 'http://x'"),
@@ -347,7 +347,6 @@ def test_a_mistake_is_refused_with_path_value_and_expectation(data: object, mess
 
 
 NOT_YET = [
-    ({"record": "traces.jsonl"}, "record: recording requests (record)"),
     ({"budgets": {"daily": {"usd": 5.0}}}, "budgets: a budget ([budgets])"),
     ({"store": {"kind": "redis"}}, "store: a shared store ([store])"),
     ({"telemetry": {}}, "telemetry: exporting telemetry ([telemetry])"),
