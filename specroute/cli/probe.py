@@ -29,7 +29,7 @@ def probe(
 ) -> None:
     """Find out by behaviour what a server can do, and which methods follow from it."""
     from specroute import config as configs
-    from specroute.target.probe import ESTIMATE
+    from specroute.target.checks import ESTIMATE
     from specroute.types import TargetRef
 
     try:
@@ -61,6 +61,7 @@ async def _probe(
     from specroute.ledger import booked, price_for
     from specroute.profiles import capabilities_for, load_profile
     from specroute.router import Router
+    from specroute.target.checks import CHECKS
     from specroute.target.probe import Probe
     from specroute.target.target import Target
     from specroute.types import Report
@@ -83,7 +84,7 @@ async def _probe(
                 lambda: Deadline(provider.timeouts),
                 lambda name: status.update(f"checking {name} …"),
             )
-            seen = await run.run()
+            seen = await run.run(CHECKS)
     finally:
         await router.aclose()
     kept = None

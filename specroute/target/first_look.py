@@ -2,7 +2,7 @@
 
 Runs once per host and model, and only where its findings can be kept; calibration has found out by
 then how prompts are scored. Knows which checks those are, how much they may use and what is kept;
-how each is made, ``probe`` knows.
+how each is made, ``checks`` knows.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING
 
 from specroute import probed
 from specroute.errors import ProviderError
-from specroute.target.probe import (
+from specroute.target.checks import (
     ANSWER_TOKENS,
     LOGPROB_LIMITS,
     QUESTION,
-    Check,
-    Finding,
-    Probe,
     chat_answer,
     prefill_kept,
     top_n,
 )
+from specroute.target.probe import Check, Finding, Probe
 
 if TYPE_CHECKING:
     from specroute.book import Book
@@ -39,7 +37,7 @@ AGAIN = 2
 """Times that the same question is asked again."""
 UNKNOWN_PREFILLS = ("trailing_assistant", "continue_final_message")
 """What is tried where the profile knows nothing of prefill."""
-CALLS = 1 + len(LOGPROB_LIMITS) + AGAIN + 2 * len(UNKNOWN_PREFILLS)
+CALLS = 1 + len(LOGPROB_LIMITS) + AGAIN + 2 * len(UNKNOWN_PREFILLS) + 1
 BUDGET = {
     "calls": CALLS,
     "prompt": 60 * CALLS,

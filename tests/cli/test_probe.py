@@ -56,6 +56,10 @@ def _seen(found: dict[str, Any]) -> dict[str, Any]:
     ("server", "field", "value"),
     [
         ({}, "completions", True),
+        ({}, "echo_keeps_cache", False),
+        ({"disable": ["cached_tokens"]}, "echo_keeps_cache", None),
+        ({}, "prefill_trims", False),
+        ({"prefill_trims": True}, "prefill_trims", True),
         ({"disable": ["completions"]}, "completions", False),
         ({"disable": ["id_prompts"]}, "id_prompts", False),
         ({"disable": ["list_prompts"]}, "list_prompts", False),
