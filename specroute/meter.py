@@ -16,7 +16,7 @@ from specroute.measure import Acceptance, AcceptanceCounts, Mean, Measurements, 
 from specroute.target.timing import StreamPace
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Meter:
     """``how``: what its rounds are measured as (who judges them, or the method)."""
 
@@ -34,6 +34,8 @@ class Meter:
     _verify: Mean = field(default_factory=lambda: Mean(0.8, most=2))
     _draft: Mean = field(default_factory=lambda: Mean(0.8, most=2))
     _figures: dict[str, Snapshot] = field(default_factory=dict)
+    _drafters: set[str] = field(default_factory=set)
+    """Those whose rounds were measured."""
     _draws: int = 0
     _draws_s: float = 0.0
 
@@ -113,8 +115,16 @@ class Meter:
             draws=draws,
             draws_s=draws_s,
             temperature=temperature or None,
+            answer=self,
             at=at,
         )
+        self._drafters.add(drafter)
+
+    def over(self) -> None:
+        """The answer has ended, whatever ended it."""
+        for drafter in self._drafters:
+            self.measurements.over(self.target, drafter, self.traffic, self, self.how)
+        self._drafters.clear()
 
     def nothing_drafted(self, drafter: str) -> None:
         """No drafter had anything to propose: as good as a draft refused at once."""

@@ -420,6 +420,7 @@ class Session:
 
     async def aclose(self) -> None:
         """Give the draft's memory back; idempotent."""
+        self.meter.over()
         drafting, self._drafting = self._drafting, {}
         for each in drafting.values():
             await each.aclose()

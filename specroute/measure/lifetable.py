@@ -17,12 +17,10 @@ DECAY = 0.998
 """Of a round's weight with each later round."""
 REMAINS = 0.004
 """The share of its weight that old evidence keeps once acceptance has changed."""
-KEPT = 64
+KEPT = 128
 """Rounds that count in full all the same, at most: those that showed it."""
 SHADOW = 0.5
 """What a judged token of a shadow round counts beside one of a real round."""
-BATCH = 16
-"""Rounds whose sum shows how alike rounds of one answer are."""
 _RESCALE = 1e60
 
 
@@ -97,66 +95,92 @@ class AcceptanceCounts:
 
 
 class Watch:
-    """Whether acceptance has changed, and how alike the rounds of one answer are.
+    """Whether acceptance has changed, and how much answers differ.
 
-    A change: Page's CUSUM over rounds' standardised surplus of accepted tokens. Alike: the variance
-    of batches of rounds against that of independent tokens.
+    One answer's rounds resemble each other, so an answer is one observation: its surplus of
+    accepted tokens over what the rate had promised. How much answers scatter by that, against
+    independent tokens, is the dispersion; Page's CUSUM over standardised surpluses tells a change.
+    No fewer than three answers raise the alarm.
     """
 
-    SLACK, ALARM, CLIP = 0.25, 16.0, 3.0
-    MOST = 4.0
-    """More dispersion than this doesn't make a change harder to see."""
-    __slots__ = ("_batch", "_down", "_falling", "_length", "_ratio", "_rising", "_up", "_weight")
+    SLACK, ALARM, CLIP = 0.5, 6.0, 2.5
+    MOST = 30.0
+    """Dispersion beyond this isn't believed."""
+    IDLE = 64
+    """Rounds of other answers after which an answer is taken to be over."""
+    __slots__ = (
+        "_clock",
+        "_down",
+        "_falling",
+        "_length",
+        "_open",
+        "_ratio",
+        "_rising",
+        "_up",
+        "_weight",
+    )
 
     def __init__(self) -> None:
         self._up = self._down = 0.0
         self._rising = self._falling = 0
-        self._batch = [0, 0, 0]
+        self._open: dict[object, list[float]] = {}
+        """By answer: rounds, surplus, judged tokens, variance, when it was last seen."""
+        self._clock = 0
         self._ratio, self._weight = 8.0, 4.0
         self._length = 2.0
         """Judged tokens of a usual round."""
 
     @property
     def dispersion(self) -> float:
-        """1 to 8; 2 before anything was seen."""
-        return max(1.0, min(8.0, self._ratio / self._weight))
+        """At least 1; 2 before anything was seen."""
+        return max(1.0, min(self.MOST, self._ratio / self._weight))
 
-    def add(self, accepted: int, judged: int, rate: float, weight: float) -> int:
+    def add(self, accepted: int, judged: int, rate: float, weight: float, answer: object) -> int:
         """One round, where ``rate`` is that of the rounds before and ``weight`` their judged
-        tokens: 0, or, where it raises the alarm, how many rounds came after the change."""
-        each = max(rate * (1 - rate), 0.01)
-        self._alike(accepted, judged, rate, each, weight)
+        tokens. 0, or, where an answer that is over raises the alarm, how many rounds came after
+        the change. ``answer`` tells answers apart; ``None``: the round is an answer of its own."""
+        self._clock += 1
         self._length += 0.05 * (judged - self._length)
-        if weight < 40:
+        seen = self._open.setdefault(answer, [0.0, 0.0, 0.0, 0.0, 0.0])
+        each = max(rate * (1 - rate), 0.01)
+        seen[0] += 1
+        seen[1] += accepted - rate * judged
+        # By a usual round's length, not by this one's: the surplus over it has no bias then.
+        seen[3] += each * max(self._length, 1.0)
+        seen[4] = self._clock
+        after = 0
+        if answer is None:
+            return self.over(None, weight)
+        if len(self._open) > 1:
+            idle = [a for a, s in self._open.items() if self._clock - s[4] > self.IDLE]
+            for other in idle:
+                after = self.over(other, weight) or after
+        return after
+
+    def over(self, answer: object, weight: float) -> int:
+        """An answer has ended; as :meth:`add`."""
+        found = self._open.pop(answer, None)
+        if found is None or weight < 40:
             return 0
-        # By a usual round's length, not by this one's: surplus over it has no bias then.
-        usual = max(self._length, 1.0)
-        z = (accepted - rate * judged) / math.sqrt(each * usual * min(self.dispersion, self.MOST))
+        rounds, surplus, _, variance, _ = found
+        off = surplus * surplus / variance
+        dispersion = self.dispersion
+        self._ratio = self._ratio * 0.95 + min(off, 9 * dispersion)
+        self._weight = self._weight * 0.95 + 1.0
+        z = surplus / math.sqrt(variance * dispersion)
         z = max(-self.CLIP, min(self.CLIP, z))
         # The rate itself is only known so well.
-        slack = self.SLACK + math.sqrt(usual / weight)
+        slack = self.SLACK + math.sqrt(rounds * max(self._length, 1.0) / weight)
         self._up = max(0.0, self._up + z - slack)
         self._down = max(0.0, self._down - z - slack)
-        self._rising = self._rising + 1 if self._up else 0
-        self._falling = self._falling + 1 if self._down else 0
+        self._rising = self._rising + int(rounds) if self._up else 0
+        self._falling = self._falling + int(rounds) if self._down else 0
         if max(self._up, self._down) < self.ALARM:
             return 0
         since = self._rising if self._up > self._down else self._falling
         self._up = self._down = 0.0
         self._rising = self._falling = 0
         return since
-
-    def _alike(self, accepted: int, judged: int, rate: float, each: float, weight: float) -> None:
-        batch = self._batch
-        batch[0] += 1
-        batch[1] += accepted
-        batch[2] += judged
-        if batch[0] >= BATCH:
-            if weight > 4 * batch[2] > 0:
-                off = (batch[1] - rate * batch[2]) ** 2 / (each * batch[2])
-                self._ratio = self._ratio * 0.95 + min(off, 30.0)
-                self._weight = self._weight * 0.95 + 1.0
-            self._batch = [0, 0, 0]
 
     def dump(self) -> list[float]:
         return [self._ratio, self._weight]
@@ -206,37 +230,59 @@ class Rounds:
         self._within_log = (0.0, 0.0)
 
     def add(
-        self, accepted: int, judged: int, *, shadow: bool = False, weight: float = 1.0, at: float
+        self,
+        accepted: int,
+        judged: int,
+        *,
+        shadow: bool = False,
+        weight: float = 1.0,
+        answer: object = None,
+        at: float,
     ) -> None:
-        """One round; ``weight`` below 1 for one that tells less."""
+        """One round; ``weight`` below 1 for one that tells less. ``answer`` tells answers apart."""
         parent = self.parent
         if parent is not None:
-            parent.add(accepted, judged, shadow=shadow, weight=weight, at=at)
+            parent.add(accepted, judged, shadow=shadow, weight=weight, answer=answer, at=at)
             self._adjust(parent)
             self._within[shadow].add(accepted, judged, parent._unit * weight)
-        self._count(accepted, judged, shadow, weight)
+        self._count(accepted, judged, shadow, weight, answer)
         self.seen_at = at
 
-    def _count(self, accepted: int, judged: int, shadow: bool, weight: float) -> None:
+    def over(self, answer: object, *, shadow: bool = False) -> None:
+        """An answer has ended: what its rounds say of a change is looked at."""
+        if self.parent is not None:
+            self.parent.over(answer, shadow=shadow)
+        table = self.shadow if shadow else self.real
+        after = self._watch[shadow].over(answer, table.judged / self._unit)
+        if after:
+            self._start_anew(after, shadow)
+
+    def _count(
+        self, accepted: int, judged: int, shadow: bool, weight: float, answer: object
+    ) -> None:
         self._unit /= DECAY ** min(weight, 1.0)
         if self._unit > _RESCALE:
             self._scale(1 / self._unit)
             self._unit = 1.0
-        table = self.shadow if shadow else self.real
-        after = 0
+        table, after = self.shadow if shadow else self.real, 0
         if table.judged:
-            rate = table.passed / table.judged
-            after = self._watch[shadow].add(accepted, judged, rate, table.judged / self._unit)
+            rate, seen = table.passed / table.judged, table.judged / self._unit
+            after = self._watch[shadow].add(accepted, judged, rate, seen, answer)
         self._recent.append((shadow, accepted, judged, weight))
         table.add(accepted, judged, self._unit * weight)
         self._evidence = None
         if after:
-            self.steps += 1
-            self._scale(REMAINS)
-            if self._leaf:  # A coarser class doesn't know whose its last rounds are.
-                same = [seen for seen in self._recent if seen[0] is shadow]
-                for _, a, n, w in same[-after:]:
-                    table.add(a, n, self._unit * w)
+            self._start_anew(after, shadow)
+
+    def _start_anew(self, after: int, shadow: bool) -> None:
+        """Acceptance has changed: only the last ``after`` rounds count in full."""
+        self.steps += 1
+        self._scale(REMAINS)
+        if self._leaf:  # A coarser class doesn't know whose its last rounds are.
+            table = self.shadow if shadow else self.real
+            same = [seen for seen in self._recent if seen[0] is shadow]
+            for _, accepted, judged, weight in same[-after:]:
+                table.add(accepted, judged, self._unit * weight)
 
     def _scale(self, factor: float) -> None:
         for table in (self.real, self.shadow):

@@ -319,21 +319,24 @@ class Measurements:
         draws: int = 0,
         draws_s: float = 0.0,
         temperature: float | None = None,
+        answer: object = None,
         at: float = 0.0,
     ) -> None:
         """One verification round. ``how``: who judged; kinds that differ in it share nothing but
         the draft's time. ``draft_s``, ``verify_s``: ``None`` where a round doesn't tell (the first
         draft also reads the prompt; lanes are no scoring request). ``verify_s`` is without the
         ``draws_s`` seconds of the ``draws`` tokens that the rules asked for. ``temperature``: the
-        draft's, where it was sampled."""
-        self.rounds_of(target, drafter, how, traffic).add(accepted, judged, at=at)
+        draft's, where it was sampled. ``answer`` tells answers apart, whose rounds are alike; see
+        :meth:`over`. ``None``: not known, each round counts by itself."""
+        rounds = self.rounds_of(target, drafter, how, traffic)
+        rounds.add(accepted, judged, answer=answer, at=at)
         if temperature:
             key = (target, drafter, how, round(temperature, 2))
             found = self.temperatures.get(key)
             if found is None:
                 _make_room(self.temperatures, 256)
                 found = self.temperatures[key] = Rounds()
-            found.add(accepted, judged, at=at)
+            found.add(accepted, judged, answer=answer, at=at)
         if verify_s is not None:
             self.verify_time(target, how, verify_s, context=context, k=drafted, at=at)
             seen = self.judged[target, how]
@@ -356,10 +359,18 @@ class Measurements:
         weight: float = 1.0,
         at: float = 0.0,
     ) -> None:
-        """Rounds (accepted, judged) that a finished plain answer would have had."""
-        seen = self.rounds_of(target, drafter, how, traffic)
+        """Rounds (accepted, judged) that a finished plain answer would have had: all of one."""
+        seen, answer = self.rounds_of(target, drafter, how, traffic), object()
         for accepted, judged in rounds:
-            seen.add(accepted, judged, shadow=True, weight=weight, at=at)
+            seen.add(accepted, judged, shadow=True, weight=weight, answer=answer, at=at)
+        seen.over(answer, shadow=True)
+
+    def over(self, target: str, drafter: str, traffic: str, answer: object, how: str = "") -> None:
+        """The answer that rounds were counted for has ended. Changes are told from whole answers,
+        so they are seen only after this."""
+        found = self.rounds.get((target, drafter, how, traffic))
+        if found is not None:
+            found.over(answer)
 
     def predicted(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -19,11 +20,22 @@ def one_round(rng: random.Random, alpha: float, k: int = 5) -> tuple[int, int]:
 
 
 def play(
-    rounds: Rounds, alpha: float, n: int, seed: int = 1, k: int = 5, *, shadow: bool = False
+    rounds: Rounds,
+    alpha: float,
+    n: int,
+    seed: int = 1,
+    k: int = 5,
+    *,
+    each: int = 20,
+    shadow: bool = False,
 ) -> None:
+    """``n`` rounds, ``each`` of them an answer."""
     rng = random.Random(seed)
-    for _ in range(n):
-        rounds.add(*one_round(rng, alpha, k), shadow=shadow, at=0.0)
+    for start in range(0, n, each):
+        answer = object()
+        for _ in range(min(each, n - start)):
+            rounds.add(*one_round(rng, alpha, k), shadow=shadow, answer=answer, at=0.0)
+        rounds.over(answer, shadow=shadow)
 
 
 def tree() -> tuple[Rounds, Rounds, Rounds]:
@@ -98,26 +110,50 @@ def test_lending_survives_fading_and_changes() -> None:
 def test_a_step_is_followed_within_fifty_requests(
     before: float, after: float, rounds_each: int
 ) -> None:
-    """With many rounds a request within a few of them, with three within twenty."""
+    """Within a dozen, with many rounds a request or three."""
     _, leaf, _ = tree()
-    play(leaf, before, 400 * rounds_each)
-    requests = 8 if rounds_each == 20 else 20
-    play(leaf, after, requests * rounds_each, seed=2)
+    play(leaf, before, 400 * rounds_each, each=rounds_each)
+    play(leaf, after, 12 * rounds_each, seed=2, each=rounds_each)
     assert leaf.steps == 1
     assert leaf.evidence().survival(1)[0] == pytest.approx(after, abs=0.12)
 
 
 def test_answers_that_differ_are_no_step() -> None:
-    """Each answer with an acceptance of its own: 400 answers, no alarm, and wider intervals."""
+    """Each answer with an acceptance of its own: 800 answers, no alarm, and wider intervals."""
     rng = random.Random(4)
     alike, apart = Rounds(), Rounds()
-    for _ in range(400):
-        alpha = min(0.99, max(0.05, rng.gauss(0.8, 0.12)))
+    for _ in range(800):
+        alpha = 1 / (1 + math.exp(-rng.gauss(1.4, 0.7)))
+        answer = object()
         for _ in range(20):
-            alike.add(*one_round(rng, 0.8), at=0.0)
-            apart.add(*one_round(rng, alpha), at=0.0)
+            alike.add(*one_round(rng, 0.8), answer=answer, at=0.0)
+            apart.add(*one_round(rng, alpha), answer=answer, at=0.0)
+        alike.over(answer)
+        apart.over(answer)
     assert (alike.steps, apart.steps) == (0, 0)
     assert apart.own().dispersion > 2 * alike.own().dispersion
+
+
+def test_one_bad_answer_is_no_change() -> None:
+    """However many rounds it had."""
+    rounds = Rounds()
+    play(rounds, 0.8, 4000)
+    before = rounds.evidence().survival(1)[0]
+    play(rounds, 0.2, 60, seed=2, each=60)
+    assert rounds.steps == 0
+    assert rounds.evidence().survival(1)[0] > before - 0.12
+
+
+def test_an_answer_that_never_ends_is_looked_at_all_the_same() -> None:
+    """Once others have had many rounds since."""
+    rounds = Rounds()
+    play(rounds, 0.9, 2000)
+    rng = random.Random(3)
+    for _ in range(40):
+        answer = object()
+        for _ in range(20):
+            rounds.add(*one_round(rng, 0.3), answer=answer, at=0.0)
+    assert rounds.steps == 1
 
 
 def test_shadows_count_for_less_and_apart() -> None:
