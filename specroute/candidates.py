@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from specroute.acceptance import Lossy, Rule, Sampling, Sees, Server, choose_rule
+from specroute.acceptance import (
+    Lossy,
+    MeanLogprob,
+    Ratio,
+    Rule,
+    Sampling,
+    Sees,
+    Server,
+    choose_rule,
+)
 from specroute.profiles import Capabilities
 from specroute.request import CHAT, TextRequest
 from specroute.types import Exactness, Method
@@ -67,6 +76,12 @@ class Candidates:
     plans: tuple[Candidate, ...]
     reasons: tuple[tuple[Method, str], ...] = ()
     judge: Judge | None = None
+    whole_judge: Judge | None = None
+    """Who would decide in ``cascade``."""
+
+    def judge_of(self, method: Method) -> Judge | None:
+        """Who would decide what of a draft stands; ``None`` for methods that score nothing."""
+        return {Method.SCORE: self.judge, Method.CASCADE: self.whole_judge}.get(method)
 
     def of(self, method: Method) -> tuple[Candidate, ...]:
         return tuple(plan for plan in self.plans if plan.method is method)
@@ -80,7 +95,7 @@ class Candidates:
             reasons.append(
                 (method, f"its answers would only be {label}, the policy asks for {floor}")
             )
-        return Candidates(kept, tuple(reasons), self.judge)
+        return Candidates(kept, tuple(reasons), self.judge, self.whole_judge)
 
     def why_not(self, method: Method) -> str:
         return next((why for m, why in self.reasons if m is method), "")
@@ -101,13 +116,21 @@ def candidates(
     that only resemble the draft's) only where the config allows them."""
     plans: list[Candidate] = [PLAIN]
     reasons: list[tuple[Method, str]] = []
-    found = judged_by(request, capabilities, trust, lossy)
-    judge = None
+    # ``mean_logprob`` speaks of whole drafts: rounds keep the exact rules.
+    rounds = None if isinstance(lossy, MeanLogprob) else lossy
+    found = judged_by(request, capabilities, trust, rounds)
+    judge = whole_judge = None
     if isinstance(found, str):
         reasons.append((Method.SCORE, found))
     else:
         judge, label = found
         plans += [Candidate(Method.SCORE, name, label) for name in drafters]
+    found = _cascaded_by(request, capabilities, trust, lossy)
+    if isinstance(found, str):
+        reasons.append((Method.CASCADE, found))
+    else:
+        whole_judge, label = found
+        plans += [Candidate(Method.CASCADE, name, label) for name in drafters]
     why = _no_prefix(request, capabilities, trust.by_ids)
     if why is None:
         label = _exact(request) if trust.by_ids else Exactness.BOUNDED
@@ -120,7 +143,7 @@ def candidates(
         plans += [Candidate(Method.PREDICT, name, _exact(request)) for name in drafters]
     else:
         reasons.append((Method.PREDICT, why))
-    return Candidates(tuple(plans), tuple(reasons), judge)
+    return Candidates(tuple(plans), tuple(reasons), judge, whole_judge)
 
 
 def judged_by(
@@ -149,6 +172,21 @@ def judged_by(
     if draws:
         return by_draws
     return why or "at a temperature above 0 only tokens whose ids are known can be judged"
+
+
+def _cascaded_by(
+    request: TextRequest, capabilities: Capabilities, trust: Trust, lossy: Lossy | None
+) -> tuple[Judge, Exactness] | str:
+    """As :func:`judged_by`, for a whole draft at once: draws at each of its positions would be as
+    many prompts. ``ratio`` and ``mean_logprob`` need no ids for it."""
+    if isinstance(lossy, MeanLogprob | Ratio) and trust.scoring == "trusted":
+        if trust.evidence is None or not trust.argmax:
+            return "the target doesn't show the log-probabilities of a draft"
+        return Judge.RULES, Exactness.HEURISTIC
+    found = judged_by(request, capabilities, trust, lossy)
+    if not isinstance(found, str) and found[0] is Judge.DRAWS:
+        return "the target judges by its own draws, a prompt for each drafted token"
+    return found
 
 
 def sampling_of(request: TextRequest) -> Sampling:

@@ -168,6 +168,9 @@ class Delivery:
             method=session.plan.method.value,
             exactness=_label(session).value,
             exactness_reason=session.exactness_reason,
+            expected_agreement=getattr(session.lossy, "agreement", None)
+            if session.tally.rounds
+            else None,
             plan_reason=session.plan.reason,
             notes=tuple(session.notes),
             complete=complete,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
@@ -19,7 +20,9 @@ from specroute.book import Book
 from specroute.candidates import Judge
 from specroute.context import Committed, Prompt
 from specroute.draft.backoff import Backoff
-from specroute.draft.base import Distribution, Drafter, DraftSession, Proposal
+from specroute.draft.base import Distribution, Drafter, DraftSession, Proposal, joined
+from specroute.draft.pieces import pieces
+from specroute.draft.remote import in_context
 from specroute.errors import DraftError, ProviderError
 from specroute.events import Commit, RoundDone
 from specroute.http.deadline import Deadline
@@ -36,6 +39,9 @@ from specroute.target.timing import timed
 from specroute.target.view import BadEvidence, View
 from specroute.types import Exactness, Method
 from specroute.vocabulary import Vocabulary
+
+SCORED = (Method.SCORE, Method.CASCADE)
+"""Methods whose drafts the target scores: what is measured of one holds for the other."""
 
 PATIENCE = 0.5
 """The share of the time left that drafting or scoring may take before a plain call takes over,"""
@@ -180,9 +186,16 @@ class Session:
         return max(k, 0)
 
     async def draft(
-        self, k: int, *, greedy: bool = False, after: Committed | None = None, ask: bool = True
+        self,
+        k: int,
+        *,
+        greedy: bool = False,
+        after: Committed | None = None,
+        ask: bool = True,
+        whole: bool = False,
     ) -> Proposal:
         """Up to K drafted tokens after what is committed, by the first drafter that has any.
+        ``whole``: a long draft, which is shown piece by piece as it is made.
 
         ``after``: from there instead, what is committed with a draft that has not been judged. Not
         ``ask``: it is only looked whether there is anything; nothing is no evidence then.
@@ -194,7 +207,9 @@ class Session:
         before = self.committed
         for drafter in (self.drafter, *self.others):
             try:
-                proposal = await self._draft_with(drafter, k, greedy, after or self.committed)
+                proposal = await self._draft_with(
+                    drafter, k, greedy, after or self.committed, whole
+                )
             except DraftError as error:
                 failed = error
                 self.notes.append(f"draft {drafter.name!r} failed: {error}")
@@ -241,8 +256,28 @@ class Session:
                 return proposal
         return Proposal("")
 
+    async def _whole(
+        self, drafting: DraftSession, committed: Committed, k: int, temperature: float
+    ) -> Proposal:
+        """A long draft from its pieces, in the target's ids where their vocabulary is known."""
+        made = Proposal("", ())
+        async with aclosing(pieces(drafting, committed, k, temperature)) as found:
+            async for piece in found:
+                made = joined(made, piece)
+                self.show(self.answer.text, self._text_of(made))
+        vocabulary = self.target.learned.vocabulary
+        if made.ids is None and vocabulary is not None and committed.ids is not None:
+            ids = in_context(vocabulary, committed.ids, made.text)[:k]
+            made = replace(made, ids=ids, text=vocabulary.decode(ids), ended=False)
+        return made
+
     async def _draft_with(
-        self, drafter: Drafter, k: int, greedy: bool, committed: Committed
+        self,
+        drafter: Drafter,
+        k: int,
+        greedy: bool,
+        committed: Committed,
+        whole: bool = False,
     ) -> Proposal:
         temperature = 0.0
         if not greedy and not self.request.greedy:
@@ -264,7 +299,10 @@ class Session:
                     # Ids that nobody here can read would only bring ids that nobody can use.
                     prompt = self.prompt if vocabulary else replace(self.prompt, ids=None)
                     drafting = self._drafting[drafter.name] = await drafter.open(prompt, vocabulary)
-                proposal = await drafting.propose(committed, k, temperature)
+                if whole:
+                    proposal = await self._whole(drafting, committed, k, temperature)
+                else:
+                    proposal = await drafting.propose(committed, k, temperature)
         except DraftError:
             raise
         except TimeoutError as error:
@@ -397,6 +435,18 @@ class Session:
         remaining = self.answer.remaining
         return self.plan.k if remaining is None else min(self.plan.k, remaining)
 
+    @property
+    def longest(self) -> int:
+        """How long a draft of the whole answer may be: as planned, no longer than the answer and
+        one token of the target's own leave room for, in the context as well."""
+        room = self.predicted_tokens
+        remaining, limit = self.answer.remaining, self.target.learned.max_context
+        if remaining is not None:
+            room = min(room, remaining - 1)
+        if limit is not None:
+            room = min(room, limit - self.context - 1)
+        return max(room, 0)
+
     def stream(
         self, purpose: str, *, show_tokens: bool = False, predicted: str = ""
     ) -> AsyncGenerator[Piece]:
@@ -451,4 +501,4 @@ def _possible(q: Distribution, token: int) -> bool:
 
 def measured_as(method: Method, judge: Judge | None) -> str:
     """What a method's rounds are measured as: kinds that differ in it share no acceptance."""
-    return str(judge) if method is Method.SCORE and judge is not None else str(method)
+    return str(judge) if method in SCORED and judge is not None else str(method)

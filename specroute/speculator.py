@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from specroute.acceptance import MeanLogprob, Ratio
+from specroute.alignment import TextStream
 from specroute.answer import Answer
 from specroute.book import Book
 from specroute.candidates import Candidate, Candidates, Judge, Trust, candidates, server_of
@@ -33,17 +35,20 @@ from specroute.http.supervisor import Supervisor
 from specroute.measure import Measurements, Snapshot, traffic_class
 from specroute.measured import Kept
 from specroute.meter import priced
+from specroute.method.cascade import seen
 from specroute.policy.account import Account
 from specroute.policy.base import Accounting, Ask, Forecast, Plan, Policy
+from specroute.policy.fixed import Fixed
 from specroute.policy.make import make_policy
 from specroute.pool import Announce, Pool
 from specroute.recorder import Trace
 from specroute.reporting import ReportHandle
 from specroute.request import OWN_PREDICTION, Options, TextRequest
-from specroute.session import MOST_PATIENCE_S, PATIENCE, Session, measured_as
+from specroute.session import MOST_PATIENCE_S, PATIENCE, SCORED, Session, measured_as
 from specroute.target import templates
 from specroute.target.calibration import calibrate
 from specroute.target.target import Target
+from specroute.target.view import BadEvidence, View
 from specroute.types import Attempt, Exactness, Method, Report, TargetRef
 
 KEEP_EVERY_S = 60.0
@@ -104,6 +109,23 @@ class _Chosen:
     policy: Policy
     floor: Exactness
     accounts: dict[tuple[str, str], Account] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A whole draft as its target sees it; ``texts``: each token's own."""
+
+    view: View
+    texts: tuple[str, ...]
+
+
+def _texts(session: Session, view: View) -> tuple[str, ...]:
+    vocabulary = session.target.learned.vocabulary
+    if not session.scores_by_ids or vocabulary is None:
+        return tuple(str(position.key) for position in view.positions)
+    stream = TextStream(vocabulary.decode)
+    ids = [int(position.key) for position in view.positions]
+    return tuple("" if i in vocabulary.eos_ids else stream.push((i,)) for i in ids)
 
 
 class Speculator:
@@ -173,7 +195,15 @@ class Speculator:
                 self._keep(call, book, [])
                 return plan.reason
             session = await self._open(
-                call, request, target, model, policy, plan, options.judge, book, traffic
+                call,
+                request,
+                target,
+                model,
+                policy,
+                plan,
+                options.judge_of(plan.method),
+                book,
+                traffic,
             )
         except templates.NoTemplate as error:
             self._keep(call, book, [])
@@ -230,7 +260,7 @@ class Speculator:
         context = request.about_tokens
 
         def figures(candidate: Candidate) -> Snapshot:
-            how = measured_as(candidate.method, options.judge)
+            how = measured_as(candidate.method, options.judge_of(candidate.method))
             found = self.measurements.snapshot(
                 str(target.ref), candidate.drafter or "", traffic, how, prompt_tokens=context
             )
@@ -296,7 +326,7 @@ class Speculator:
         traffic: str,
     ) -> Session | str:
         learned, trusted = target.learned, None
-        if plan.method is Method.SCORE:
+        if plan.method in SCORED:
             trusted = learned.sampler if judge is Judge.DRAWS else learned.dialect
             if trusted is None:
                 return "the target's scoring is no longer trusted"
@@ -318,6 +348,9 @@ class Speculator:
                 "the answer could not be taken up in plain mid-text: send max_tokens, so that "
                 "/completions can be given the rest of it"
             )
+        lossy = policy.lossy
+        if isinstance(lossy, MeanLogprob) and plan.method is not Method.CASCADE:
+            lossy = None  # It speaks of whole drafts.
         name = plan.drafter or ""
         drafts = [self.pool.draft_config(each) for each in model.drafts]
         longest = target.learned.max_context
@@ -351,7 +384,7 @@ class Speculator:
             trusted=trusted,
             scores_by_ids=trusted is not None and trusted[1] == "ids",
             server=server_of(target.capabilities, trust_in(target)),
-            lossy=policy.lossy,
+            lossy=lossy,
             loose=getattr(policy, "loose", False),
             drafted=call.drafted,
         )
@@ -369,6 +402,44 @@ class Speculator:
         remote = {d.name: f"{d.provider}:{d.model}" for d in drafts if d.kind == "remote"}
         found = [self.pool.drafter(name) for name in model.drafts]
         return Ahead(found, templates.unrendered(request), remote, booked, note)
+
+    async def scored(self, call: TextCall) -> tuple[Scored | str, tuple[Attempt, ...]]:
+        """(a whole draft and the target's view of it, or why there is none; the calls for it).
+
+        For calibrating a lossy rule: nothing is answered, nothing measured.
+        """
+        model = call.resolved.model
+        request = TextRequest.read(call.path, call.body)
+        if model is None or not model.drafts:
+            return "the model has no drafts configured", ()
+        if request.obstacle is not None:
+            return request.obstacle, ()
+        target = self.pool.target(call.resolved.target, call.resolved.provider, model)
+        policy = Fixed(Method.CASCADE, lossy=Ratio(1.0))
+        book = Book()
+        session: Session | str | None = None
+        try:
+            if target.learned.scoring == "unknown":
+                vocabularies = await self.pool.vocabularies(target, model, call.deadline)
+                await calibrate(target, vocabularies, book, call.deadline)
+            options = self._options(request, target, model, policy, Exactness.HEURISTIC, False)
+            plan = policy.plan(Ask(), options, lambda _: Snapshot(), self._rng)
+            judge = options.judge_of(plan.method)
+            if plan.method is not Method.CASCADE or judge is None:
+                return plan.reason, tuple(book.attempts)
+            session = await self._open(call, request, target, model, policy, plan, judge, book, "")
+            if isinstance(session, str):
+                return session, tuple(book.attempts)
+            proposal = await session.draft(session.longest, greedy=True, whole=True)
+            if not proposal:
+                return "the draft has nothing to propose", tuple(book.attempts)
+            view = await seen(session, proposal)
+            return Scored(view, _texts(session, view)), tuple(book.attempts)
+        except (templates.NoTemplate, DraftError, ProviderError, BadEvidence) as error:
+            return str(error), tuple(book.attempts)
+        finally:
+            if isinstance(session, Session):
+                await session.aclose()
 
     # --- learning ---------------------------------------------------------------------------
 

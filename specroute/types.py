@@ -22,6 +22,8 @@ class Method(StrEnum):
     """Streams started beside the plain one, from drafted prefixes."""
     PREDICT = "predict"
     """One call that carries the drafted answer as ``prediction``."""
+    CASCADE = "cascade"
+    """A whole drafted answer is scored once, and the target goes on from what stands of it."""
 
 
 class Exactness(StrEnum):
@@ -132,6 +134,9 @@ class Report:
     exactness: str = Exactness.EXACT.value
     exactness_reason: str | None = None
     """For ``bounded``: the bound or its reason; for ``heuristic``: why."""
+    expected_agreement: float | None = None
+    """For a calibrated lossy rule (``specroute calibrate``): the share of whole drafts whose kept
+    part is expected to be what the target would have said itself, at least."""
     plan_reason: str = ""
     """One sentence: why this plan."""
     predicted_s: float | None = None

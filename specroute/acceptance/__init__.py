@@ -11,7 +11,7 @@ One rule a file:
 - only the drafted token's logprob (2), a hidden tail at T = 1 (4) and below it (6): ``tail``, on
   the ``envelope``;
 - match (3): the server's own draws decide, ``matching``;
-- ``lossy``: ``ratio`` and ``typical``, heuristic.
+- ``lossy``: ``ratio``, ``typical`` and, for whole drafts, ``mean_logprob``, heuristic.
 
 ``rules`` chooses among them, ``round`` judges a draft by them. p is the distribution that the
 *server* would sample from; q the one that the drafted token was drawn from, a point mass for drafts
@@ -21,7 +21,7 @@ happens.
 
 from specroute.acceptance.envelope import Envelope
 from specroute.acceptance.evidence import Evidence, Sees
-from specroute.acceptance.lossy import Lossy, Ratio, Typical
+from specroute.acceptance.lossy import Lossy, MeanLogprob, Ratio, Typical
 from specroute.acceptance.matching import match
 from specroute.acceptance.outcome import Outcome
 from specroute.acceptance.rejection import Distribution, draw, judge, verify
@@ -41,6 +41,7 @@ __all__ = [
     "Evidence",
     "Judging",
     "Lossy",
+    "MeanLogprob",
     "Outcome",
     "Ratio",
     "Request",

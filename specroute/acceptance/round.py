@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from specroute.acceptance.envelope import NOTHING_VISIBLE
 from specroute.acceptance.evidence import Evidence, Sees
-from specroute.acceptance.lossy import Lossy
+from specroute.acceptance.lossy import Lossy, Ratio, Typical
 from specroute.acceptance.outcome import Outcome
 from specroute.acceptance.rejection import Distribution, draw, judge
 from specroute.acceptance.requests import Asking, Draw, Judging, first
@@ -58,7 +58,7 @@ def judging(
             token = yield from judge_hidden(
                 i, x, seen.logprob, all_hidden, qi, rng, biased=bias, batch=batch
             )
-        elif lossy is not None and rule in (Rule.RATIO, Rule.TYPICAL):
+        elif isinstance(lossy, Ratio | Typical) and rule in (Rule.RATIO, Rule.TYPICAL):
             token = yield from _lossily(i, x, seen, qi, lossy, server, rng)
         else:
             token = yield from _own(i, rule is not Rule.PLAIN)
@@ -83,7 +83,7 @@ def _lossily(
     x: int,
     seen: Evidence,
     q: Distribution | None,
-    lossy: Lossy,
+    lossy: Ratio | Typical,
     server: Server,
     rng: random.Random,
 ) -> Asking:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from specroute.acceptance.evidence import Sees
-from specroute.acceptance.lossy import Lossy, Ratio
+from specroute.acceptance.lossy import Lossy, Ratio, Typical
 from specroute.acceptance.sampling import Sampling
 from specroute.types import Exactness
 
@@ -68,7 +68,7 @@ def choose_rule(
     top = sees in (Sees.TOP, Sees.ALL)
     if isinstance(lossy, Ratio) and (top or (some and drawn)):
         return Choice(Rule.RATIO, Exactness.HEURISTIC)
-    if lossy is not None and not isinstance(lossy, Ratio) and top:
+    if isinstance(lossy, Typical) and top:
         return Choice(Rule.TYPICAL, Exactness.HEURISTIC)
     if sampling.greedy:
         rule = Rule.GREEDY if top else Rule.MATCH if server.draws else Rule.PLAIN

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from specroute.cli.batch import batch
+from specroute.cli.calibrate import calibrate
 from specroute.cli.config import config
 from specroute.cli.demo import demo
 from specroute.cli.measurements import measurements
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(probe)
+app.command()(calibrate)
 app.command()(batch)
 app.command()(serve)
 app.command()(config)

@@ -45,6 +45,17 @@ class Proposal:
         return len(self.ids) if self.ids is not None else int(bool(self.text))
 
 
+def joined(a: Proposal, b: Proposal) -> Proposal:
+    """Both drafts, one after the other; the empty ``Proposal("", ())`` goes before any. Usage is
+    the last known: pieces of one request each have what it came to so far."""
+    begun = bool(a)
+    ids = (*(a.ids or ()), *b.ids) if b.ids is not None and a.ids is not None else None
+    if not b.text and not b.ids:
+        ids = a.ids
+    q = b.q if not begun else (*a.q, *b.q) if a.q is not None and b.q is not None else None
+    return Proposal(a.text + b.text, ids, q, b.ended, a.seconds + b.seconds, b.usage or a.usage)
+
+
 class DraftSession(Protocol):
     """Drafting for one request. Not shared between tasks."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specroute.method.base import MethodRun
+from specroute.method.cascade import run as cascade
 from specroute.method.plain import run as plain
 from specroute.method.predict import run as predict
 from specroute.method.prefix import run as prefix
@@ -16,4 +17,5 @@ METHODS: Mapping[Method, MethodRun] = {
     Method.SCORE: score,
     Method.PREFIX: prefix,
     Method.PREDICT: predict,
+    Method.CASCADE: cascade,
 }

@@ -103,7 +103,7 @@ async def run(session: Session) -> AsyncGenerator[Event]:
                 yield Handover("the draft has nothing to propose")
                 return
             view = await _score(session, proposal) if proposal else None
-            verdict = await _verdict(session, proposal, view) if view else None
+            verdict = await verdict_on(session, proposal, view) if view else None
         except DraftError as error:
             yield Handover(f"the draft failed: {error}")
             return
@@ -134,7 +134,7 @@ async def run(session: Session) -> AsyncGenerator[Event]:
             verify_seconds=session.clock() - drafted_at,
             context=session.context,
         )
-        commits, end = _commits(session, view, verdict)
+        commits, end = commits_of(session, view, verdict)
         for commit in commits:
             yield commit
         if verdict.cut is not None or end is not None:
@@ -161,7 +161,8 @@ async def _score(session: Session, proposal: Proposal) -> View:
     return await session.score(draft, logprobs=n)
 
 
-async def _verdict(session: Session, proposal: Proposal, view: View) -> Verdict:
+async def verdict_on(session: Session, proposal: Proposal, view: View) -> Verdict:
+    """What of the draft stands, by the request's judge. Raises :class:`BadEvidence`."""
     if session.judge is Judge.DRAWS:
         return _drawn(view)
     if session.judge is Judge.ARGMAX:
@@ -180,7 +181,7 @@ def _greedy(view: View, *, by_text: bool) -> Verdict:
             # What looks like a special token's name may be one, or be text: the server will say.
             named = by_text and _NAME.fullmatch(str(best))
             return Verdict(Outcome(i, None, "rejected"), () if named else (best,))
-    return _bonus(view)
+    return bonus(view)
 
 
 def _drawn(view: View) -> Verdict:
@@ -196,10 +197,11 @@ def _drawn(view: View) -> Verdict:
         if sample.finish == "stop" and len(sample.tokens) == 1:
             # The drafted token is the one that ends the answer.
             return Verdict(Outcome(i + 1, None, "all"), ended=True)
-    return _bonus(view)
+    return bonus(view)
 
 
-def _bonus(view: View) -> Verdict:
+def bonus(view: View) -> Verdict:
+    """All of the draft stands, and what the target said after it."""
     outcome = Outcome(len(view.positions), None, "all")
     return Verdict(outcome, view.bonus, ended=view.finish == "stop")
 
@@ -232,7 +234,7 @@ async def _ruled(session: Session, proposal: Proposal, view: View) -> Verdict:
             kept = Outcome(request.position, None, "unseen")
             return Verdict(kept, cut=f"the target could not be asked for a token: {error}")
     if found.verdict == "all":
-        return _bonus(view)
+        return bonus(view)
     return Verdict(found, () if found.token is None else (found.token,))
 
 
@@ -253,7 +255,7 @@ async def _ask(session: Session, request: Request, drafted: tuple[int, ...]) -> 
 # --- commits ------------------------------------------------------------------------------------
 
 
-def _commits(
+def commits_of(
     session: Session, view: View, verdict: Verdict
 ) -> tuple[list[Commit], Handover | None]:
     """What stands of the round, and a hand-over where only the server can say how it goes on."""

@@ -17,8 +17,9 @@ from specroute.measure import Snapshot
 from specroute.policy.account import Account, Settled
 from specroute.policy.base import Ask, Figures, Plan, RoundView
 from specroute.policy.chance import drawn
-from specroute.policy.forecast import FORECASTS, Offer, best_round, plain_pace
+from specroute.policy.forecast import FORECASTS, best_round, plain_pace
 from specroute.policy.objective import Forecast, Objective
+from specroute.policy.offer import Offer
 from specroute.types import Method
 
 TRIAL_ROUNDS = 2

@@ -29,7 +29,7 @@ class Fixed:
     lanes: int = 3
     """In ``prefix``: streams beside the plain one."""
     predicted_tokens: int = 2048
-    """In ``predict``: the longest prediction."""
+    """In ``predict`` and ``cascade``: the longest draft of the answer."""
 
     @property
     def eager(self) -> bool:
@@ -44,7 +44,7 @@ class Fixed:
         if not able:
             return Plan(Method.PLAIN, None, 0, options.why_not(self.method))
         k = self.num_speculative_tokens
-        if self.method is Method.PREDICT:
+        if self.method in (Method.PREDICT, Method.CASCADE):
             k = self.predicted_tokens
         return Plan(
             self.method,

@@ -17,25 +17,13 @@ from types import MappingProxyType
 from specroute.measure import Acceptance, Snapshot
 from specroute.policy.base import Ask
 from specroute.policy.chance import Drawn, rates
+from specroute.policy.forecast_cascade import cascade
 from specroute.policy.objective import Forecast, Objective
+from specroute.policy.offer import UNTRIED_DRAFT_S, Offer
 from specroute.types import Method
 
-UNTRIED_DRAFT_S = 0.004
-"""Seconds per drafted token assumed before a drafter was ever timed."""
 OWN_STRENGTH = 16.0
 """Judged tokens a position that the pooled evidence counts as, against a request's own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A method's best settings (named as in :class:`Plan`) and what they are expected to take."""
-
-    forecast: Forecast
-    k: int = 0
-    lanes: int = 0
-    chunk: int = 0
-    worth: float = 0.0
-    max_rounds: int = 0
 
 
 Forecaster = Callable[[Snapshot, Ask, Objective], Offer | None]
@@ -153,6 +141,6 @@ def round_seconds(figures: Snapshot, context: float) -> tuple[float, float]:
 
 
 FORECASTS: Mapping[Method, Forecaster] = MappingProxyType(
-    {Method.PLAIN: plain, Method.SCORE: score}
+    {Method.PLAIN: plain, Method.SCORE: score, Method.CASCADE: cascade}
 )
 """Every method that an adaptive policy may choose."""

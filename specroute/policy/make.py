@@ -6,7 +6,7 @@ from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
-from specroute.acceptance import Lossy, Ratio, Typical
+from specroute.acceptance import Lossy, MeanLogprob, Ratio, Typical
 from specroute.config import PolicyConfig
 from specroute.errors import ConfigError
 from specroute.policy.adaptive import Adaptive
@@ -32,9 +32,14 @@ def make_policy(config: PolicyConfig) -> tuple[Policy, Exactness]:
     loose = params.pop("match") == "loose"
     rule = params.pop("acceptance")
     tau, epsilon, delta = (params.pop(name) for name in ("tau", "epsilon", "delta"))
+    threshold, agreement = params.pop("mean_logprob"), params.pop("agreement") or None
     lossy: Lossy | None = None
-    if rule != "exact":
-        lossy = Ratio(tau) if rule == "ratio" else Typical(epsilon, delta)
+    if rule == "ratio":
+        lossy = Ratio(tau, agreement)
+    elif rule == "typical":
+        lossy = Typical(epsilon, delta)
+    elif rule == "mean_logprob":
+        lossy = MeanLogprob(threshold, agreement)
     if lossy is not None and floor is not Exactness.HEURISTIC:
         raise ConfigError(
             f"policy {config.preset!r}: acceptance = {rule!r} is lossy; allow its label with "

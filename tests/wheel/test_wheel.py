@@ -27,6 +27,7 @@ def test_data_and_types_ship() -> None:
     assert (root / "py.typed").is_file()
     assert (root / "_bundled" / "providers" / "vllm.toml").is_file()
     assert (root / "_bundled" / "policies" / "balanced.toml").is_file()
+    assert (root / "cli" / "page" / "page.html").is_file()
     for role in ("target", "draft"):
         assert (root / "reference" / "weights" / role / "model.safetensors").is_file()
 
