@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from math import log
 from typing import Any
 
@@ -10,11 +11,16 @@ import pytest
 
 from specroute import Commit, Done, Provisional, Report
 from specroute.acceptance import MeanLogprob, Ratio
+from specroute.candidates import PLAIN as PLAIN_PLAN
+from specroute.candidates import Candidate, Candidates
+from specroute.config import parse_policy
 from specroute.measure import Acceptance, Pace, Snapshot
 from specroute.policy.base import Ask
 from specroute.policy.forecast_cascade import cascade as forecast
+from specroute.policy.make import make_policy
 from specroute.policy.objective import Objective
 from specroute.reference.running import ReferenceServer
+from specroute.types import Exactness, Method
 from tests.engine.answers import TEXT, EchoDrafter, ask, script
 from tests.engine.test_exits import LONG, quiet
 from tests.engine.world import World, speculating
@@ -264,3 +270,20 @@ async def test_a_failing_draft_leaves_the_plain_answer(mode: str) -> None:
             got = await ask(client)
             assert got.text == TEXT
             assert got.report is not None and got.report.method == "plain"
+
+
+@pytest.mark.parametrize(("kept", "cached", "chosen"), [
+    (0.9, True, "cascade"), (0.75, True, "cascade"), (0.9, False, "cascade"),
+    (0.4, False, "plain"), (0.1, True, "plain"),
+])  # fmt: skip
+def test_the_policy_uses_it_only_where_it_saves(kept: float, cached: bool, chosen: str) -> None:
+    """The preset ``cost``, from well-measured figures; no other method is to be had."""
+    price = {"usd_in": 1e-6, "usd_out": 5e-6, "usd_cached": 1e-7 if cached else 1e-6}
+    seen = figures(kept, 500, draft_s=0.004, rounds=500.0, verify_s=0.4, **price)
+    policy, _ = make_policy(parse_policy({"preset": "cost", "exploration": 0}))
+    options = Candidates((PLAIN_PLAN, Candidate(Method.CASCADE, "d", Exactness.EXACT)))
+    plans = {
+        policy.plan(Ask(1000, 500), options, lambda _: seen, random.Random(i)).method
+        for i in range(20)
+    }
+    assert plans == {Method(chosen)}
