@@ -123,6 +123,7 @@ def methods(seen: Probed, says: Any) -> dict[str, str]:
         found["prefix"] = f"yes, by prefill ({caps.prefill})"
     else:
         found["prefix"] = "no: no way to continue a given beginning"
+    found["predict"] = "yes" if caps.prediction else "no: predictions are not taken, or not counted"
     return found
 
 

@@ -110,3 +110,24 @@ def test_what_was_seen_is_used_over_the_profile(
     assert probed.refined(profile, "http://h:1/v1", "other", ()) == profile
     monkeypatch.setattr(probed, "MAX_AGE_S", -1.0)
     assert probed.refined(profile, "http://h:1/v1", "m", ()) == profile
+
+
+def test_the_methods_follow_from_what_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that nothing stands in the way of, and one that only answers."""
+    able = _probe(tmp_path, monkeypatch)["methods"]
+    assert {name: verdict.partition(",")[0] for name, verdict in able.items()} == {
+        "plain": "yes",
+        "score": "yes",
+        "prefix": "yes",
+        "predict": "yes",
+    }
+    bare = ["completions", "prompt_logprobs", "prediction", "generate"]
+    unable = _probe(tmp_path, monkeypatch, disable=bare, prefill=[])["methods"]
+    assert {name: verdict[:2] for name, verdict in unable.items()} == {
+        "plain": "ye",
+        "score": "no",
+        "prefix": "no",
+        "predict": "no",
+    }
