@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from specroute import AsyncSpecRoute, report
 from tests.live import agreement, checks
 from tests.live.agreement import Plain
 from tests.live.prompts import COPYING
@@ -66,6 +67,26 @@ async def test_scoring_by_fanout_agrees(llama: Server, plain: list[Plain], token
     # A draft that comes too late on a busy machine leaves its answer plain.
     assert checks.count(said, "score") >= 0.9 * len(said)
     assert {s.report.exactness for s in said if s.report} <= {"exact-greedy", "exact"}
+
+
+async def test_sampled_answers_stay_exact_by_its_own_draws(llama: Server) -> None:
+    """Above T = 0 the server draws at every place, also tokens inside a character: no answer loses
+    its label for one that isn't shown."""
+    config = agreement.config_for(llama, drafts=["same"])
+    asked = ("Write five emoji of animals: 🐱", "请用中文写一句话。")
+    async with AsyncSpecRoute(config=config) as client:
+        await client.warm_up()
+        for prompt in asked:
+            answer = await client.chat.completions.create(
+                model="m",
+                messages=[{"role": "user", "content": prompt}],
+                max_tokens=12,
+                temperature=0.8,
+            )
+            shown = report(answer)
+            assert shown is not None
+            assert (shown.method, shown.exactness) == ("score", "exact"), shown.notes
+            assert shown.rounds
 
 
 async def test_prefix_agrees(llama: Server, copying: list[Plain], tokens: int) -> None:
