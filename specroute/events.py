@@ -42,6 +42,8 @@ class RoundDone:
     """Tokens sent beside the draft: prompt and committed."""
     predicted: bool = False
     """The counts are of a whole prediction: its accepted tokens are not tied to a place."""
+    tpot_s: float | None = None
+    """Of an answer with a prediction: seconds a token after the first."""
 
 
 @dataclass(frozen=True, slots=True)

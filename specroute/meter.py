@@ -87,6 +87,7 @@ class Meter:
                 self.traffic,
                 drafted=done.drafted,
                 accepted=done.accepted,
+                tpot_s=done.tpot_s,
                 at=at,
             )
             return

@@ -70,7 +70,7 @@ def dump(
     for (name, drafter, traffic), p in seen.predictions.items():
         if name in targets and drafter in drafts:
             key = [targets[name], drafts[drafter], traffic]
-            put("prediction", key, p.seen_at, p.taken.dump())
+            put("prediction", key, p.seen_at, [p.taken.dump(), p.sent.dump(), p.tpot.dump()])
     return {"version": VERSION, "entries": entries}
 
 
@@ -133,7 +133,10 @@ def _load(
         seen.temperatures.setdefault(at, Rounds()).load(entry["data"], share, 1.0)
     elif kind == "prediction":
         prediction = seen.predictions.setdefault((target, drafter, rest[0]), Prediction())
-        prediction.taken.load(entry["data"], share)
+        taken, sent, tpot = entry["data"]
+        prediction.taken.load(taken, share)
+        prediction.sent.load(sent, share)
+        prediction.tpot.load(tpot, share)
         prediction.seen_at = float(entry["at"])
 
 

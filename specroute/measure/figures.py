@@ -80,6 +80,10 @@ class Snapshot:
     """The share that is refused with 429."""
     predicted: Estimate | None = None
     """The share of predicted tokens that the server takes."""
+    predicted_sent: float | None = None
+    """Tokens of a prediction."""
+    predicted_tpot: Estimate | None = None
+    """Seconds a token of an answer with a prediction."""
     in_flight: int = 0
     """Other requests of this client now under way at the target."""
     prompt_tokens: int = 0

@@ -110,12 +110,13 @@ class Draft:
 
 
 class Prediction:
-    """What share of predicted tokens a server takes."""
+    """What share of predicted tokens a server takes, how many it is sent, how fast it is then."""
 
-    __slots__ = ("seen_at", "taken")
+    __slots__ = ("seen_at", "sent", "taken", "tpot")
 
     def __init__(self) -> None:
         self.taken = Share(0.95)
+        self.sent, self.tpot = Level(0.95), Level(0.95)
         self.seen_at = 0.0
 
 
@@ -380,9 +381,11 @@ class Measurements:
         *,
         drafted: int,
         accepted: int,
+        tpot_s: float | None = None,
         at: float = 0.0,
     ) -> None:
-        """A prediction of ``drafted`` tokens, of which the server took ``accepted``, anywhere."""
+        """A prediction of ``drafted`` tokens, of which the server took ``accepted``, anywhere.
+        ``tpot_s``: of the answer, after its first token."""
         if drafted:
             for name in lineage(traffic):
                 found = self.predictions.get((target, drafter, name))
@@ -390,6 +393,9 @@ class Measurements:
                     _make_room(self.predictions, MOST_CLASSES)
                     found = self.predictions[target, drafter, name] = Prediction()
                 found.taken.add(accepted / drafted)
+                found.sent.add(drafted)
+                if tpot_s:
+                    found.tpot.add(tpot_s)
                 found.seen_at = at
 
     def planned(
@@ -425,6 +431,7 @@ class Measurements:
             (r for n in names if (r := self.rounds.get((target, drafter, how, n)))), _NO_ROUNDS
         )
         mine = rounds if self.rounds.get((target, drafter, how, traffic)) is rounds else _NO_ROUNDS
+        prediction = self._prediction(target, drafter, names)
         in_flight = max(seen.in_flight - 1, 0)
         ttft = scaled(seen.ttft.law(), own.ttft.estimate(seen.ttft.epoch))
         tpot = scaled(seen.tpot.law(), own.tpot.estimate(seen.tpot.epoch))
@@ -460,14 +467,9 @@ class Measurements:
             limited=seen.limited.estimate(),
             in_flight=in_flight,
             prompt_tokens=prompt_tokens,
-            predicted=next(
-                (
-                    p.taken.estimate()
-                    for n in names
-                    if (p := self.predictions.get((target, drafter, n)))
-                ),
-                None,
-            ),
+            predicted=None if prediction is None else prediction.taken.estimate(),
+            predicted_sent=None if prediction is None else prediction.sent.value,
+            predicted_tpot=None if prediction is None else prediction.tpot.estimate(),
             by_temperature=self._by_temperature(target, drafter, how),
         )
 
@@ -488,13 +490,10 @@ class Measurements:
             found = Estimate.around(mean, half / Z, w)
         return found
 
-    def _predicted(self, target: str, drafter: str, names: tuple[str, ...]) -> Estimate | None:
+    def _prediction(self, target: str, drafter: str, names: tuple[str, ...]) -> Prediction | None:
         """Of the finest class that knows it."""
-        for name in names:
-            found = self.predictions.get((target, drafter, name))
-            if found is not None:
-                return found.taken.estimate()
-        return None
+        found = (self.predictions.get((target, drafter, name)) for name in names)
+        return next((prediction for prediction in found if prediction is not None), None)
 
     def _by_temperature(
         self, target: str, drafter: str, how: str

@@ -38,12 +38,16 @@ async def run(session: Session) -> AsyncGenerator[Event]:
         return
     drafted_s = session.clock() - started
     usage, finish = Usage(), None
+    first = last = 0.0
     stream = session.stream("predict", predicted=proposal.text)
     try:
         async with aclosing(stream):
             async for piece in stream:
                 finish = piece.finish or finish
                 usage = piece.usage or usage
+                if piece.text:
+                    last = session.clock()
+                    first = first or last
                 tokens = piece.tokens if piece.tokens is not None else int(bool(piece.text))
                 if piece.text or piece.extra:
                     yield Commit(piece.text, None, tokens, None, piece.extra, limited=False)
@@ -55,6 +59,9 @@ async def run(session: Session) -> AsyncGenerator[Event]:
         return
     rejected = usage.rejected_prediction_tokens or 0
     accepted = usage.accepted_prediction_tokens
+    made = usage.completion_tokens
+    # The caller sees the usage of a plain call; what was rejected stands in the report.
+    own = None if made is None else made - rejected
     if accepted is not None:
         yield RoundDone(
             drafted=accepted + rejected,
@@ -64,11 +71,9 @@ async def run(session: Session) -> AsyncGenerator[Event]:
             verify_seconds=None,
             context=session.context,
             predicted=True,
+            tpot_s=(last - first) / (own - 1) if own is not None and own > 1 else None,
         )
-    made = usage.completion_tokens
     limit = session.request.max_tokens
-    # The caller sees the usage of a plain call; what was rejected stands in the report.
-    own = None if made is None else made - rejected
     if finish == "length" and rejected and limit is not None and own is not None and own < limit:
         if session.target.can_continue(session.request, session.prompt) is not None:
             yield Commit("", None, own - session.answer.tokens, limited=False)

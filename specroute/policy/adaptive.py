@@ -17,7 +17,8 @@ from specroute.measure import Snapshot
 from specroute.policy.account import Account, Settled
 from specroute.policy.base import Ask, Figures, Plan, RoundView
 from specroute.policy.chance import drawn
-from specroute.policy.forecast import FORECASTS, best_round, plain_pace
+from specroute.policy.forecast import best_round, plain_pace
+from specroute.policy.forecasts import FORECASTS
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import Offer
 from specroute.types import Method
@@ -138,7 +139,7 @@ class Adaptive:
             return gain, f"{_named(candidate)} has lately lost more than its figures say"
         if sort < plain_j / self.min_speedup and not isinstance(chance, str) and chance:
             offer, objective = chance
-            loss = self._trial_loss(seen, ask, offer, plain)
+            loss = self._trial_loss(candidate, seen, ask, offer, plain)
             if loss <= risk:
                 return _Choice(sort, candidate, offer, objective, gain, trial=True)
         return gain, _loses(candidate, gain)
@@ -175,11 +176,13 @@ class Adaptive:
             return "max_cost_ratio, which requests before it have used up"
         return self.objective.broken(forecast, plain)
 
-    def _trial_loss(self, seen: Snapshot, ask: Ask, offer: Offer, plain: Forecast) -> float:
+    def _trial_loss(
+        self, candidate: Candidate, seen: Snapshot, ask: Ask, offer: Offer, plain: Forecast
+    ) -> float:
         """J that a trial is expected to lose: its rounds against what they commit, and a stream
-        started anew."""
+        started anew; of a method without rounds, the whole request's."""
         tokens = ask.answer_tokens(seen)
-        if not offer.k:
+        if not offer.k or candidate.method is not Method.SCORE:
             return max(0.0, self.objective.j(offer.forecast) - self.objective.j(plain))
         k = min(max(offer.k, _TRIAL_K[0]), _TRIAL_K[1])
         round_ = best_round(seen, ask.context, self.objective, limit=k)
@@ -192,7 +195,7 @@ class Adaptive:
     def _planned(self, choice: _Choice, plain: Forecast, reason: str) -> Plan:
         candidate, offer = choice.candidate, choice.offer
         k = offer.k
-        if choice.trial and k:
+        if choice.trial and k and candidate.method is Method.SCORE:
             k = min(max(k, _TRIAL_K[0]), _TRIAL_K[1])
         other = choice.objective.usd_per_second
         return Plan(

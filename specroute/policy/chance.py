@@ -99,8 +99,12 @@ def drawn(figures: Snapshot, rng: random.Random) -> Snapshot:
         cached = Estimate.exactly(rng.random())
     elif cached is not None:
         cached = Estimate.exactly(min(1.0, cached.draw(rng)))
+    predicted = figures.predicted
+    if predicted is not None:
+        predicted = Estimate.exactly(min(1.0, predicted.draw(rng)))
     return replace(
         figures,
+        predicted=predicted,
         acceptance=acceptance,
         verify_s=verify_s,
         round_law=law,

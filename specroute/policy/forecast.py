@@ -1,26 +1,23 @@
-"""What each method is expected to take, and its best settings: one pure function a method.
+"""What a method is expected to take, and its best settings: one pure function a method.
 
 A forecaster gets what was measured for a (target, drafter, method, traffic class), what is asked,
 and the objective, and gives an :class:`Offer`: the settings with the least J and the whole
 request's seconds and dollars at them. ``None`` says that the figures don't suffice yet. It says
 nothing of limits, of chance or of trying things out: the planner (``adaptive``) does, by calling
-the forecasters with figures drawn from their posteriors. A method that has none is never chosen by
-an adaptive policy.
+the forecasters with figures drawn from their posteriors. Here are plain's and ``score``'s; all of
+them are listed in ``forecasts``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from specroute.measure import Acceptance, Snapshot
 from specroute.policy.base import Ask
 from specroute.policy.chance import Drawn, rates
-from specroute.policy.forecast_cascade import cascade
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import UNTRIED_DRAFT_S, Offer
-from specroute.types import Method
 
 OWN_STRENGTH = 16.0
 """Judged tokens a position that the pooled evidence counts as, against a request's own."""
@@ -138,9 +135,3 @@ def round_seconds(figures: Snapshot, context: float) -> tuple[float, float]:
         return figures.verify_s or 0.0, 0.0
     nothing = law.at(context, 0.0).mean
     return nothing, max(0.0, (law.at(context, 8.0).mean - nothing) / 8)
-
-
-FORECASTS: Mapping[Method, Forecaster] = MappingProxyType(
-    {Method.PLAIN: plain, Method.SCORE: score, Method.CASCADE: cascade}
-)
-"""Every method that an adaptive policy may choose."""

@@ -18,6 +18,8 @@ SLOW = 8
 """Tokens that come at the normal pace after one that was not predicted."""
 ANCHOR = 3
 """Tokens of the answer by which its place in the prediction is found again."""
+SURE = 8
+"""Tokens in a row after which a place that was found again is the right one."""
 
 
 class Prediction:
@@ -29,13 +31,20 @@ class Prediction:
         """Where the answer is in the prediction; ``None`` while it is somewhere else."""
         self._behind = 0
         """What lies before this place is past."""
+        self._run = 0
+        """Tokens accepted in a row."""
         self._last: list[int] = []
         self._slow = 0
-        self.accepted = 0
+        self._accepted: set[int] = set()
+
+    @property
+    def accepted(self) -> int:
+        """Predicted tokens that have appeared in the answer."""
+        return len(self._accepted)
 
     @property
     def rejected(self) -> int:
-        """Predicted tokens that have not appeared in the answer."""
+        """Predicted tokens that have not."""
         return len(self._tokens) - self.accepted
 
     @property
@@ -48,10 +57,13 @@ class Prediction:
         self._slow = max(self._slow - 1, 0)
         if self._at is not None and self._at < len(self._tokens):
             if self._tokens[self._at] == token:
+                self._accepted.add(self._at)
                 self._at += 1
-                self.accepted += 1
+                self._run += 1
+                if self._run >= SURE:
+                    self._behind = self._at
                 return
-            self._behind, self._at, self._slow, self._last = self._at, None, SLOW, []
+            self._at, self._slow, self._last, self._run = None, SLOW, [], 0
         self._last = [*self._last, token][-ANCHOR:]
         if self._at is None and len(self._last) == ANCHOR:
             self._find()
@@ -61,5 +73,6 @@ class Prediction:
         for start in range(self._behind, len(self._tokens) - ANCHOR + 1):
             if self._tokens[start : start + ANCHOR] == anchor:
                 self._at = start + ANCHOR
-                self.accepted += ANCHOR
+                self._run = ANCHOR
+                self._accepted.update(range(start, self._at))
                 return
