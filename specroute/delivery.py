@@ -172,7 +172,7 @@ class Delivery:
             if session.tally.rounds
             else None,
             plan_reason=session.plan.reason,
-            notes=tuple(session.notes),
+            notes=(*self.handle.base.notes, *session.notes),
             complete=complete,
             finish_reason=answer.finish,
             error=error,

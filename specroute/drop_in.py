@@ -30,6 +30,7 @@ from specroute.exchange import OnReport
 from specroute.http import wire
 from specroute.router import Router
 from specroute.seam import AsyncSeam, SyncSeam
+from specroute.store import make_store
 from specroute.stream_decoder import StrictDecoder
 from specroute.transport import HINT, HINTS, PROVIDER, Hints
 
@@ -110,7 +111,10 @@ class DropIn(_Client):
         if shared is None:
             by = loaded or config_of_plain(str(self.base_url), self.api_key or None)
             seam.connections.answer_with(
-                lambda upstream: Router(by, http_client=upstream, direct=not configured)
+                lambda upstream, store: Router(
+                    by, http_client=upstream, direct=not configured, store=store
+                ),
+                make_store(by.store),
             )
 
     @classmethod

@@ -5,7 +5,8 @@
     SpecRouteError
     ├── ConfigError               a config, profile or policy file is wrong (lists every problem)
     ├── RequestError              the caller's request can't be served as asked
-    │   └── UnknownModel          ``model=`` names nothing configured (lists what is)
+    │   ├── UnknownModel          ``model=`` names nothing configured (lists what is)
+    │   └── CostTooHigh           even a plain answer may cost more than ``max_cost_usd``
     ├── ProviderError             a provider did not do its part; has ``provider``
     │   ├── ConnectFailed         no connection: refused, DNS, TLS
     │   ├── DeadlineExceeded      connect, first_token, stall or total passed; has ``which``
@@ -13,7 +14,10 @@
     │   ├── ErrorInBody           ``{"error": …}`` inside a 200 or a stream; has ``body``
     │   ├── BadAnswer             not what the API promises: HTML, no JSON, wrong shape
     │   ├── StreamTruncated       the stream ended with neither finish_reason nor [DONE]
+    │   ├── LimitReached          a call would have broken a limit of the config; it did not leave
+    │   │   └── BudgetExceeded    … or a budget
     │   └── AllCooling            every target asked to be left alone; has ``wait_s``
+    ├── StoreFailed               what limits and budgets are kept in can't be read or written
     ├── StreamAbandoned           the reader held a stream and did not read it for too long
     └── DraftError                a drafter failed; never reaches the caller, ends up in the report
 
@@ -61,6 +65,11 @@ class UnknownModel(RequestError):
     """``model=`` names nothing configured; an HTTP 404 of our own."""
 
     status = 404
+
+
+class CostTooHigh(RequestError):
+    """A plain answer may cost more than ``max_cost_usd``, or what it costs is not known; an HTTP
+    400 of our own. Nothing was sent."""
 
 
 class ProviderError(SpecRouteError):
@@ -125,6 +134,34 @@ class BadAnswer(ProviderError):
     """The answer is not what the API promises: HTML, invalid JSON, an impossible shape."""
 
 
+class LimitReached(ProviderError):
+    """A call would have broken a limit of the config, and waiting for room would have taken longer
+    than the request has; it did not leave. An HTTP 429 of our own.
+
+    ``limit``: the config's key, such as ``providers.lab.limits.rpm``. ``wait_s``: seconds until
+    there is room, as far as that is known now.
+    """
+
+    code = "rate_limit_exceeded"
+
+    def __init__(
+        self, message: str, *, provider: str, limit: str, wait_s: float | None = None
+    ) -> None:
+        self.limit = limit
+        self.wait_s = wait_s
+        super().__init__(message, provider=provider)
+
+    @property
+    def outcome(self) -> str:
+        return "limit"
+
+
+class BudgetExceeded(LimitReached):
+    """A call could have cost more than a budget of the config has left; it did not leave."""
+
+    code = "budget_exceeded"
+
+
 class StreamTruncated(ProviderError):
     """A stream ended with neither ``finish_reason`` nor ``[DONE]``: cut, not complete."""
 
@@ -144,6 +181,10 @@ class AllCooling(ProviderError):
     @property
     def outcome(self) -> str:
         return "cooling"
+
+
+class StoreFailed(SpecRouteError):
+    """The store of limits and budgets can't be read or written, so no call may leave."""
 
 
 class StreamAbandoned(SpecRouteError):

@@ -130,8 +130,8 @@ def cost(usage: Usage, price: Price | None) -> float | None:
 class Ledger:
     """The books of one request: every call that was made for it, and what it was billed.
 
-    A sum is ``None`` as soon as one part is not known. Calls that never reached a provider, or that
-    it refused with an error status, bill nothing.
+    A sum is ``None`` as soon as one part is not known. Calls that never reached a provider
+    (no connection, no room under a limit), or that it refused with an error status, bill nothing.
     """
 
     lines: list[tuple[Attempt, Price | None]] = field(default_factory=list)
@@ -188,7 +188,9 @@ def booked(
 
 def _free(attempt: Attempt) -> bool:
     nothing_used = attempt.usage == Usage()
-    return nothing_used and (attempt.outcome == "connect" or attempt.outcome.startswith("status "))
+    return nothing_used and (
+        attempt.outcome in ("connect", "limit") or attempt.outcome.startswith("status ")
+    )
 
 
 def _total(parts: Any) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from math import ceil, inf
 from typing import Any
 
 import httpx2
@@ -78,6 +79,38 @@ class UnknownModel(errors.UnknownModel, openai.NotFoundError):
     def __init__(self, error: errors.UnknownModel, request: httpx2.Request) -> None:
         response, body = _own_answer(error, request)
         openai.APIStatusError.__init__(self, str(error), response=response, body=body)
+
+
+class CostTooHigh(errors.CostTooHigh, openai.BadRequestError):
+    """A plain answer may cost more than ``max_cost_usd``; nothing was sent."""
+
+    def __init__(self, error: errors.CostTooHigh, request: httpx2.Request) -> None:
+        response, body = _own_answer(error, request)
+        openai.APIStatusError.__init__(self, str(error), response=response, body=body)
+
+
+class LimitReached(errors.LimitReached, openai.RateLimitError):
+    """A limit of the config is reached; the call did not leave."""
+
+    code = errors.LimitReached.code
+
+    def __init__(self, error: errors.LimitReached, request: httpx2.Request) -> None:
+        response, body = _own_429(error, request)
+        openai.APIStatusError.__init__(self, str(error), response=response, body=body)
+        self.provider, self.limit, self.wait_s = error.provider, error.limit, error.wait_s
+
+
+class BudgetExceeded(errors.BudgetExceeded, LimitReached):
+    """A budget of the config is used up; the call did not leave."""
+
+    code = errors.BudgetExceeded.code
+
+
+class StoreFailed(errors.StoreFailed, openai.APIError):
+    """The store of limits and budgets can't be used."""
+
+    def __init__(self, error: errors.StoreFailed, request: httpx2.Request) -> None:
+        openai.APIError.__init__(self, str(error), request, body=None)
 
 
 class ConfigError(errors.ConfigError, openai.OpenAIError):
@@ -164,10 +197,14 @@ _BY_STATUS: Mapping[int, type[APIStatusError]] = {
     429: RateLimitError,
 }
 
-# The most specific first: UnknownModel is a RequestError.
+# The most specific first: UnknownModel is a RequestError, BudgetExceeded a LimitReached.
 _TRANSLATIONS: tuple[tuple[type[errors.SpecRouteError], Any], ...] = (
     (errors.UnknownModel, UnknownModel),
+    (errors.CostTooHigh, CostTooHigh),
     (errors.RequestError, RequestError),
+    (errors.BudgetExceeded, BudgetExceeded),
+    (errors.LimitReached, LimitReached),
+    (errors.StoreFailed, StoreFailed),
     (errors.ConnectFailed, ConnectFailed),
     (errors.StreamTruncated, StreamTruncated),
     (errors.AllCooling, AllCooling),
@@ -245,3 +282,18 @@ def _own_answer(
         error.status, headers={"x-should-retry": "false"}, json={"error": body}, request=request
     )
     return response, body
+
+
+def _own_429(
+    error: errors.LimitReached, request: httpx2.Request
+) -> tuple[httpx2.Response, dict[str, Any]]:
+    body = {
+        "message": str(error),
+        "type": "requests",
+        "param": error.limit,
+        "code": error.code,
+    }
+    headers = {"x-should-retry": "false"}
+    if error.wait_s is not None and error.wait_s < inf:
+        headers["retry-after"] = str(ceil(error.wait_s))
+    return httpx2.Response(429, headers=headers, json={"error": body}, request=request), body

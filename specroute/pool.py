@@ -29,6 +29,7 @@ from specroute.http.client import HttpClient
 from specroute.http.deadline import UNLIMITED, Deadline
 from specroute.http.supervisor import Supervisor
 from specroute.ledger import Price, booked, price_for
+from specroute.limits.purse import held
 from specroute.measure import Measurements
 from specroute.probed import refined
 from specroute.profiles import capabilities_for, load_profile
@@ -200,9 +201,10 @@ class Pool:
             deadline = Deadline(timeouts)
             handle = self._calibration_report(target, model.name)
             announce(handle)
-            self._supervisor.spawn(
-                self._calibrate(target, model, handle, deadline), name="calibration"
-            )
+            with held(None):  # Nothing of it is this request's to pay.
+                self._supervisor.spawn(
+                    self._calibrate(target, model, handle, deadline), name="calibration"
+                )
 
     def look_beside(self, target: Target, asked: str, announce: Announce) -> None:
         """Start the first look at a target in the background, if there is to be one."""

@@ -218,6 +218,8 @@ class Options:
     """Seeds the client's own coins (not the server's), for reproducible tests."""
     provisional: bool = False
     """Chunks of drafted text, which may be taken back, come between those of the answer."""
+    max_cost_usd: float | None = None
+    """What all calls of the request together may cost."""
 
     @classmethod
     def read(cls, value: Any) -> Options:
@@ -229,7 +231,7 @@ class Options:
                 f'\'specroute\' must be an object such as {{"policy": "balanced"}}, got {value!r}',
                 param="specroute",
             )
-        known = ("policy", "seed", "provisional")
+        known = ("policy", "seed", "provisional", "max_cost_usd")
         for key in value:
             if key not in known:
                 raise RequestError(
@@ -252,4 +254,10 @@ class Options:
                 f"'specroute.provisional' must be true or false, got {provisional!r}",
                 param="specroute.provisional",
             )
-        return cls(policy, seed, provisional)
+        most = value.get("max_cost_usd")
+        if most is not None and not (_number(most) or 0) > 0:
+            raise RequestError(
+                f"'specroute.max_cost_usd' must be a number of dollars > 0, got {most!r}",
+                param="specroute.max_cost_usd",
+            )
+        return cls(policy, seed, provisional, _number(most))

@@ -27,6 +27,9 @@ from specroute.http.deadline import Deadline
 from specroute.http.gate import Gate
 from specroute.http.supervisor import Supervisor
 from specroute.itinerary import Itinerary
+from specroute.limits.ceiling import purse_for
+from specroute.limits.gate import LimitGate
+from specroute.limits.purse import Purse, held
 from specroute.outgoing import forwardable, rewrite
 from specroute.preview import Preview
 from specroute.recorder import Recorder, Trace
@@ -34,6 +37,7 @@ from specroute.replies import speculated
 from specroute.reporting import FIELD, ReportHandle, register
 from specroute.request import CHAT, COMPLETIONS, Options
 from specroute.routes import Routes
+from specroute.store import MemoryStore, Store, make_store
 from specroute.tally import PlainTally
 from specroute.types import Report, TargetRef
 
@@ -46,7 +50,8 @@ class Router:
     ``http_client``: the httpx2 client to reach every provider with, never closed here; without
     one, an own one is made. ``on_report`` is called with each final report; what it raises is
     logged. ``direct``: the plain client: requests go where they are addressed, as they are.
-    ``gates``: asked before each call to a provider, told how it went.
+    ``gates``: asked before each call to a provider, told how it went. ``store``: where limits and
+    budgets are kept, shared and never closed here; without one, an own one is made by the config.
     """
 
     def __init__(
@@ -58,6 +63,7 @@ class Router:
         speculation: Speculation | None = None,
         direct: bool = False,
         gates: Sequence[Gate] = (),
+        store: Store | None = None,
     ) -> None:
         self.direct = direct
         self.supervisor = Supervisor()
@@ -65,7 +71,13 @@ class Router:
         self._own_client = http_client is None
         self.http_client = http_client or httpx2.AsyncClient(limits=LIMITS, timeout=None)
         self.health = Health()
-        watching = gates if direct else (self.health, *gates)
+        self._own_store = make_store(config.store) if store is None else None
+        limits = LimitGate(
+            store or self._own_store or MemoryStore(),
+            lambda target: self.routes.price_of(target),
+            daily_usd=lambda: self.config.daily_usd,
+        )
+        watching = (*gates, limits) if direct else (self.health, *gates, limits)
         self.routes = Routes(
             config, self.http_client, self.supervisor, direct=direct, gates=watching
         )
@@ -135,12 +147,27 @@ class Router:
             options = Options()
         policy = _policy(options, request)
         resolved = self.routes.resolve(fields["model"])
+        purse, capped = self._purse(options, request, resolved)
+        with held(purse):
+            return await self._begun(request, fields, options, policy, resolved, capped)
+
+    async def _begun(
+        self,
+        request: RouterRequest,
+        fields: Mapping[str, Any],
+        options: Options,
+        policy: PolicyConfig | None,
+        resolved: Resolved,
+        capped: tuple[str, ...],
+    ) -> Reply:
         streamed = fields.get("stream") is True
         deadline = Deadline(self.routes.limits(resolved, request, streamed=streamed))
         redact = self.redactor(request)
         tally = PlainTally(resolved.asked, resolved.target, deadline, self.routes.price_of, redact)
-        tally.notes += resolved.notes
+        tally.notes += (*resolved.notes, *capped)
         handle = tally.handle
+        if capped:
+            handle.update(notes=capped)
         self._announce(handle, request.on_report)
         trace = None if self.recorder is None else self._record(self.recorder, request, tally)
         if not options.provisional:
@@ -202,6 +229,25 @@ class Router:
             raise
         reply.handle = handle
         return reply
+
+    def _purse(
+        self, options: Options, request: RouterRequest, resolved: Resolved
+    ) -> tuple[Purse | None, tuple[str, ...]]:
+        """What this request may cost (``None``: anything), and a note if its answer was limited."""
+        own = None if resolved.model is None else resolved.model.max_cost_usd
+        limits = [usd for usd in (options.max_cost_usd, own) if usd is not None]
+        if not limits:
+            return None, ()
+        target = str(resolved.target)
+        price = self.routes.price_of(target)
+        purse, cap = purse_for(min(limits), request.json(), price, target)
+        if cap is None:
+            return purse, ()
+        name = self.routes.capabilities(resolved).max_tokens_param
+        request.body = wire.dumps({**request.json(), name: cap})
+        rewrite(request)
+        said = f"{name} was set to {cap}, as long as max_cost_usd = {min(limits):g} lasts"
+        return purse, (said,)
 
     def _call(
         self,
@@ -344,6 +390,8 @@ class Router:
             await self.speculation.aclose()
         if self.recorder is not None:
             await self.recorder.aclose()
+        if self._own_store is not None:
+            await self._own_store.aclose()
         if self._own_client:
             await self.http_client.aclose()
 

@@ -18,6 +18,7 @@ from specroute.http.supervisor import Supervisor
 from specroute.loop_thread import Hold, LoopThread
 from specroute.per_loop import PerLoop
 from specroute.router import Router
+from specroute.store import Store
 from specroute.threaded import Threaded
 from specroute.transport import HINTS, Hints, answer
 
@@ -41,10 +42,13 @@ class Connections:
             else PerLoop(lambda: given or DefaultAsyncHttpxClient(), again=self.owned, why=_GIVEN)
         )
 
-    def answer_with(self, make: Callable[[httpx2.AsyncClient], Router]) -> None:
-        """``make`` gives the router over an upstream client."""
+    def answer_with(
+        self, make: Callable[[httpx2.AsyncClient, Store], Router], store: Store
+    ) -> None:
+        """``make`` gives the router over an upstream client; ``store`` is shared by all of them."""
         upstreams = self._upstreams
-        self.routers = PerLoop(lambda: make(upstreams.peek()))
+        self.routers = PerLoop(lambda: make(upstreams.peek(), store))
+        self._store = store
 
     @property
     def upstream(self) -> httpx2.AsyncClient:
@@ -73,6 +77,7 @@ class Connections:
         self.closed = True
         if hasattr(self, "routers"):
             await self.routers.aclose(Router.aclose)
+            await self._store.aclose()
         if self._parent is not None:
             await self._parent.aclose()
         else:

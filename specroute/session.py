@@ -23,7 +23,7 @@ from specroute.draft.backoff import Backoff
 from specroute.draft.base import Distribution, Drafter, DraftSession, Proposal, joined
 from specroute.draft.pieces import pieces
 from specroute.draft.remote import in_context
-from specroute.errors import DraftError, ProviderError
+from specroute.errors import DraftError, LimitReached, ProviderError
 from specroute.events import Commit, RoundDone
 from specroute.http.deadline import Deadline
 from specroute.ledger import Price
@@ -397,7 +397,10 @@ class Session:
             learned.refuse(reason, self.trusted[0].name)
 
     def rest(self, error: ProviderError) -> None:
-        """A scoring call failed: the target is not scored on for a while."""
+        """A scoring call failed: the target is not scored on for a while. A limit of the config
+        says nothing of the target."""
+        if isinstance(error, LimitReached):
+            return
         self.target.learned.rest(self.deadline.clock(), f"a call failed lately: {error}")
 
     def apply(self, commit: Commit) -> Delta:

@@ -32,6 +32,7 @@ from specroute.errors import DraftError, ProviderError
 from specroute.http.client import HttpClient
 from specroute.http.deadline import Deadline
 from specroute.http.supervisor import Supervisor
+from specroute.limits.purse import current
 from specroute.measure import Measurements, Snapshot, traffic_class
 from specroute.measured import Kept
 from specroute.meter import priced
@@ -268,7 +269,9 @@ class Speculator:
             return priced(replace(found, context=context, prompt_per_token=each), price)
 
         account = chosen.accounts.get((str(target.ref), traffic), Account())
-        ask = Ask(context, request.max_tokens, account=account)
+        purse = current.get()
+        dollars = None if purse is None else purse.left
+        ask = Ask(context, request.max_tokens, dollars=dollars, account=account)
         plan = chosen.policy.plan(ask, options, figures, self._rng)
         how = measured_as(Method.SCORE, options.judge)
         for name in model.drafts:

@@ -200,7 +200,8 @@ class PlainTally:
         if self._handle is not None and self._handle.updated:
             before = self._handle.base
         if before is not None:
-            attempts, notes = before.attempts + attempts, before.notes + notes
+            attempts = before.attempts + attempts
+            notes = tuple(dict.fromkeys(before.notes + notes))
             first_text_s = before.first_text_s
         method, drafter = Method.PLAIN.value, None
         if before is not None:

@@ -19,6 +19,7 @@ from specroute.config.values import (
     ProviderConfig,
     Record,
     Shadow,
+    StoreConfig,
     Timeouts,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "ProviderConfig",
     "Record",
     "Shadow",
+    "StoreConfig",
     "Timeouts",
     "find",
     "load",

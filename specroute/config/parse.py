@@ -20,6 +20,7 @@ from specroute.config.provider import (
     missing_provider,
     parse_provider,
 )
+from specroute.config.spending import read_budgets, read_store, usd_above_0
 from specroute.config.values import (
     FALLBACK_ON,
     Config,
@@ -32,14 +33,11 @@ from specroute.types import TargetRef
 
 NOT_YET: Mapping[str, Mapping[str, str]] = {
     "": {
-        "budgets": "a budget ([budgets])",
-        "store": "a shared store ([store])",
         "telemetry": "exporting telemetry ([telemetry])",
         "exactness": "an exactness floor outside a policy's parameters (exactness)",
     },
     "models": {
         "exactness": "an exactness floor outside a policy's parameters (exactness)",
-        "max_cost_usd": "a cost limit (max_cost_usd)",
     },
 }
 """Keys of the design whose feature isn't there yet: table → key → what it would do."""
@@ -88,6 +86,8 @@ def parse(
         _use(default, root, ("default_provider",), providers, environ)
         origins.note(root, "default_provider")
     record, shadow = read_record(root, origins), read_shadow(root, origins)
+    daily_usd = read_budgets(root, origins)
+    store = read_store(root, origins)
     root.finish(NOT_YET[""])
     if problems:
         raise ConfigError([_scrub(problem, environ) for problem in problems], source)
@@ -98,6 +98,8 @@ def parse(
         default_provider=default,
         record=record,
         shadow=shadow,
+        daily_usd=daily_usd,
+        store=store,
         source=source,
         origins=origins.found,
     )
@@ -220,8 +222,10 @@ def _model(
         tokenizer=table.get("tokenizer", tables.text, None),
         fallback_on=table.get("fallback_on", _faults, FALLBACK_ON),
         interchangeable=table.get("interchangeable", tables.boolean, False),
+        max_cost_usd=table.get("max_cost_usd", usd_above_0, None),
     )
-    for key in ("targets", "drafts", "tokenizer", "fallback_on", "interchangeable"):
+    keys = ("targets", "drafts", "tokenizer", "fallback_on", "interchangeable", "max_cost_usd")
+    for key in keys:
         origins.note(table, key)
     table.finish(NOT_YET["models"])
     return model

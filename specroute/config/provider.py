@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from specroute import tables
 from specroute.config.origins import Origins
+from specroute.config.spending import read_limits
 from specroute.config.values import Config, ProviderConfig, Timeouts
 from specroute.errors import ConfigError
 from specroute.profiles import (
@@ -23,8 +24,6 @@ from specroute.profiles import (
     profile_names,
     read_capabilities,
 )
-
-NOT_YET = {"limits": "limiting the rate of requests (limits)"}
 
 PRICES = ("input", "output", "cached_input")
 
@@ -65,10 +64,11 @@ def parse_provider(
     capabilities = table.table("capabilities")
     prices = table.table("prices")
     timeouts, timeouts_set = _timeouts(table.table("timeouts"), origins)
+    limits = read_limits(table.table("limits"), origins)
     for part in (table.table("headers"), table.table("query"), capabilities, prices):
         origins.note_below(part) if part.data else None
     probe = table.get("probe", tables.boolean, True)
-    table.finish(NOT_YET)
+    table.finish()
     return ProviderConfig(
         name=name,
         profile=profile.name,
@@ -82,6 +82,7 @@ def parse_provider(
         capabilities=read_capabilities(capabilities),
         prices=_prices(prices),
         probe=probe,
+        limits=limits,
     )
 
 

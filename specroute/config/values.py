@@ -54,6 +54,8 @@ class ProviderConfig:
     """USD per million tokens: ``input``, ``output``, ``cached_input``; or tables keyed by model."""
     probe: bool = True
     """A first look at the server beside its first use, where the findings can be kept."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """``rpm``: calls, ``tpm``: tokens a minute, where limited."""
     declared: bool = True
     """False for a bundled profile that is used without a ``[providers.<name>]`` table."""
 
@@ -108,6 +110,8 @@ class ModelConfig:
     """The faults upon which another target, or the same one again, goes on."""
     interchangeable: bool = False
     """The policy may pick among the targets; else their order is one of preference."""
+    max_cost_usd: float | None = None
+    """Of each request, all its calls together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,16 @@ class Shadow:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """The ``[store]`` table: who shares limits and budgets."""
+
+    kind: str = "memory"
+    """``memory``: this client; ``file``: every process that uses the same file."""
+    path: str | None = None
+    """``None``: ``limits.sqlite3`` in the user's state folder."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole file, validated."""
 
@@ -140,6 +154,9 @@ class Config:
     record: Record | None = None
     """Where finished requests are recorded."""
     shadow: Shadow = Shadow()
+    daily_usd: float | None = None
+    """``budgets.daily.usd``; a day is one from midnight to midnight UTC."""
+    store: StoreConfig = StoreConfig()
     source: str = "argument"
     """Where it came from: a path, ``argument``, or ``AsyncSpecRoute(base_url=…)``."""
     origins: Mapping[str, str] = field(default_factory=dict)

@@ -23,6 +23,10 @@ def effective(config: Config) -> dict[str, Any]:
         shown["default_provider"] = config.default_provider
     shown["providers"] = {p.name: _provider(p) for p in config.providers.values()}
     shown["drafts"] = {draft.name: _draft(draft) for draft in config.drafts.values()}
+    if config.daily_usd is not None:
+        shown["budgets"] = {"daily": {"usd": config.daily_usd}}
+    store = config.store
+    shown["store"] = {"kind": store.kind, **({"path": store.path} if store.path else {})}
     shown["models"] = {model.name: _model(model) for model in config.models.values()}
     if config.record is not None:
         shown["record"] = asdict(config.record)
@@ -57,6 +61,7 @@ def _provider(provider: ProviderConfig) -> dict[str, Any]:
         "capabilities": _plain(provider.capabilities),
         "prices": _plain(provider.prices),
         "probe": provider.probe,
+        "limits": dict(provider.limits),
     }
 
 
@@ -82,6 +87,8 @@ def _model(model: ModelConfig) -> dict[str, Any]:
     }
     if model.tokenizer is not None:
         shown["tokenizer"] = model.tokenizer
+    if model.max_cost_usd is not None:
+        shown["max_cost_usd"] = model.max_cost_usd
     return shown
 
 

@@ -20,7 +20,7 @@ from specroute.crossing import said_after, unfinished
 from specroute.draft.backoff import Backoff
 from specroute.draft.base import Committed, Prompt, Proposal
 from specroute.draft.ngram import split_pieces
-from specroute.errors import DraftError, ProviderError
+from specroute.errors import DraftError, LimitReached, ProviderError
 from specroute.http.deadline import Deadline
 from specroute.profiles import Capabilities, capabilities_for, load_profile
 from specroute.request import CHAT, COMPLETIONS
@@ -176,6 +176,8 @@ class RemoteSession:
                             self._whole = (self._whole or "") + said
                         yield Proposal(said, usage=Usage(None, received))
                         said = ""
+        except LimitReached as error:
+            raise DraftError(f"draft {drafter.name!r} was not asked: {error}") from error
         except ProviderError as error:
             raise drafter.backoff.failed(f"draft {drafter.name!r} failed: {error}") from error
         drafter.backoff.succeeded()
@@ -196,6 +198,8 @@ class RemoteSession:
         try:
             answer = await drafter.post(path, body)
             text, finish = _read(answer)
+        except LimitReached as error:
+            raise DraftError(f"draft {drafter.name!r} was not asked: {error}") from error
         except (ProviderError, ValueError) as error:
             raise drafter.backoff.failed(f"draft {drafter.name!r} failed: {error}") from error
         drafter.backoff.succeeded()

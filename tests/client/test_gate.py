@@ -14,6 +14,7 @@ from specroute import AsyncSpecRoute, errors
 from specroute.config import parse
 from specroute.http.gate import Departure
 from specroute.router import Router
+from specroute.store import MemoryStore
 from specroute.types import Usage
 from tests.client.test_lifecycle import collect
 from tests.client.world import KEYS, MESSAGES, config
@@ -63,7 +64,10 @@ async def watched(
     ):
         seam: Any = client._client
         found = parse(config(server.url), environ=KEYS)
-        seam.connections.answer_with(lambda up: Router(found, http_client=up, gates=gates))
+        seam.connections.answer_with(
+            lambda up, store: Router(found, http_client=up, gates=gates, store=store),
+            MemoryStore(),
+        )
         yield server, client
 
 

@@ -4,7 +4,16 @@ import tomllib
 
 import pytest
 
-from specroute.config import Config, PolicyConfig, parse, parse_policy, plain_config, with_policy
+from specroute.config import (
+    Config,
+    PolicyConfig,
+    StoreConfig,
+    parse,
+    parse_policy,
+    plain_config,
+    with_policy,
+)
+from specroute.config.view import effective
 from specroute.errors import ConfigError
 from specroute.types import TargetRef
 
@@ -127,8 +136,8 @@ REFUSED = [
     ({"version": True}, "version: expected 1, the only version this specroute reads, got true"),
     (
         {"provider": {}},
-        "provider: unknown key (did you mean 'providers'?); known: default_provider, drafts, "
-        "models, providers, record, shadow, version",
+        "provider: unknown key (did you mean 'providers'?); known: budgets, default_provider, drafts, "
+        "models, providers, record, shadow, store, version",
     ),
     ({"providers": []}, "providers: expected a table, got []"),
     ({"providers": {"lab": "http://x"}}, "providers.lab: expected a table, got 'http://x'"),
@@ -335,6 +344,26 @@ REFUSED = [
         {"models": {"m": {"targets": ["openai:x"], "policy": {"min_speedup": 0.5}}}},
         "models.m.policy.min_speedup: expected a number ≥ 1, got 0.5",
     ),
+    # limits, budgets, store
+    (
+        {"providers": {"lab": {**LAB, "limits": {"rpm": 0}}}},
+        "providers.lab.limits.rpm: expected a number a minute, ≥ 1, got 0",
+    ),
+    (
+        {"providers": {"lab": {**LAB, "limits": {"rps": 3}}}},
+        "providers.lab.limits.rps: unknown key",
+    ),
+    (
+        {"budgets": {"daily": {"usd": -1}}},
+        "budgets.daily.usd: expected an amount of dollars > 0, got -1",
+    ),
+    ({"budgets": {"weekly": {"usd": 1}}}, "budgets.weekly: unknown key"),
+    (
+        {"models": {"m": {"targets": ["openai:x"], "max_cost_usd": 0}}},
+        "models.m.max_cost_usd: expected an amount of dollars > 0, got 0",
+    ),
+    ({"store": {"kind": "redis"}}, "store.kind: expected one of 'memory', 'file', got 'redis'"),
+    ({"store": {"path": "x.sqlite3"}}, "store.path: only for kind = 'file'; remove it"),
 ]
 
 
@@ -347,16 +376,10 @@ def test_a_mistake_is_refused_with_path_value_and_expectation(data: object, mess
 
 
 NOT_YET = [
-    ({"budgets": {"daily": {"usd": 5.0}}}, "budgets: a budget ([budgets])"),
-    ({"store": {"kind": "redis"}}, "store: a shared store ([store])"),
     ({"telemetry": {}}, "telemetry: exporting telemetry ([telemetry])"),
     (
         {"exactness": "exact"},
         "exactness: an exactness floor outside a policy's parameters (exactness)",
-    ),
-    (
-        {"providers": {"lab": {**LAB, "limits": {"rpm": 600}}}},
-        "providers.lab.limits: limiting the rate of requests (limits)",
     ),
     (
         {"models": {"m": {"targets": ["openai:x"], "policy": {"max_cost_usd": 0.01}}}},
@@ -371,6 +394,26 @@ def test_what_comes_later_says_so(data: object, message: str) -> None:
     (problem,) = problems(data)
     assert message in problem
     assert "is not available in this version of specroute" in problem
+
+
+def test_limits_budgets_and_store() -> None:
+    """What may be asked and spent, and who shares it."""
+    config = parse(
+        {
+            "providers": {"lab": {**LAB, "limits": {"rpm": 600, "tpm": 2e5}}},
+            "models": {"m": {"targets": ["lab:x"], "max_cost_usd": 0.01}},
+            "budgets": {"daily": {"usd": 5}},
+            "store": {"kind": "file", "path": "limits.sqlite3"},
+        },
+        environ=ENV,
+    )
+    assert config.providers["lab"].limits == {"rpm": 600, "tpm": 200_000}
+    assert config.models["m"].max_cost_usd == 0.01
+    assert (config.daily_usd, config.store) == (5, StoreConfig("file", "limits.sqlite3"))
+    shown = effective(config)
+    assert shown["budgets"] == {"daily": {"usd": 5}}
+    assert shown["providers"]["lab"]["limits"] == {"rpm": 600, "tpm": 200_000}
+    assert shown["store"] == {"kind": "file", "path": "limits.sqlite3"}
 
 
 def test_all_problems_come_at_once() -> None:

@@ -1,0 +1,81 @@
+"""Speculation under limits: its extra calls count, and where there is no room it goes plain."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from specroute import report
+from specroute.reference.running import ReferenceServer
+from specroute.store.window import MINUTE, Want
+from tests.engine.world import World, speculating
+from tests.limits.test_limits import used
+
+PRICES = {"input": 1.0, "output": 4.0}
+
+
+async def ask(client: Any, **specroute: Any) -> Any:
+    return await client.completions.create(
+        model="m",
+        prompt="a b c",
+        max_tokens=40,
+        temperature=0,
+        extra_body={"specroute": {"seed": 1, **specroute}},
+    )
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_every_round_counts(world: World) -> None:
+    """Calls, tokens and dollars of all attempts are what the store holds."""
+    limits = {"rpm": 10_000, "tpm": 10_000_000}
+    with ReferenceServer(world.spec) as server:
+        async with speculating(
+            world, server, provider={"limits": limits, "prices": PRICES}
+        ) as client:
+            found = report(await ask(client))
+            calls = [a for a in found.attempts if a.purpose != "render"]
+            assert found.rounds > 1
+            assert await used(client, "lab/rpm") == len(calls)
+            billed = (found.billed_prompt_tokens or 0) + (found.billed_completion_tokens or 0)
+            assert await used(client, "lab/tpm") == billed
+
+
+async def test_what_a_request_may_cost_ends_its_rounds(world: World) -> None:
+    """There is hardly more than for a plain answer: rounds stop, the answer is whole, its cost
+    within the limit, and the notes say why."""
+    with ReferenceServer(world.spec) as server:
+        async with speculating(world, server, provider={"prices": PRICES}) as client:
+            plenty = report(await ask(client, max_cost_usd=1.0))
+            assert plenty.rounds > 1
+            most = 0.00018
+            tight = report(await ask(client, max_cost_usd=most))
+    assert tight.complete
+    assert tight.rounds < plenty.rounds
+    assert "max_cost_usd" in " ".join((tight.plan_reason, *tight.notes))
+    assert tight.cost_usd is not None and tight.cost_usd <= most
+
+
+async def test_no_room_for_a_round_is_no_fault_of_the_target(world: World) -> None:
+    """The answer goes on plain when its turn comes, and the next request is speculated on."""
+    with ReferenceServer(world.spec) as server:
+        async with speculating(world, server, provider={"limits": {"rpm": 60}}) as client:
+            first = report(await ask(client))
+            assert first.rounds > 1
+            left = 0.9 * 60 - await used(client, "lab/rpm")
+            store = client._seam.connections._store
+            assert await store.take([Want("lab/rpm", left - 2, 60, MINUTE)], time.time()) is None
+            second = report(await ask(client))
+            assert second.complete
+            assert second.rounds <= 2
+            assert "limits.rpm = 60, 54 of it for calls that can be left out: 54 calls" in " ".join(
+                second.notes
+            )
+            target = next(iter(client.router.speculation.pool.targets.values()))
+            assert target.learned.scoring == "trusted"
+            assert not target.learned.resting(time.monotonic())
