@@ -327,7 +327,7 @@ REFUSED = [
     ),
     (
         {"models": {"m": {"targets": ["openai:x"], "policy": {"preset": "fixed", "method": "sc"}}}},
-        "models.m.policy.method: expected one of 'score', 'prefix', 'predict', 'plain', got 'sc'",
+        "models.m.policy.method: expected one of 'score', 'prefix', 'predict', 'cascade', 'plain', got 'sc'",
     ),
     (
         {
