@@ -72,9 +72,10 @@ class Deadline:
 
     def part(self, share: float, most: float = inf) -> Deadline:
         """A deadline for something that may fail: from now on, at most ``share`` of what is left
-        and at most ``most`` seconds, so that whatever takes its place still has its time."""
+        and at most ``most`` seconds, so that whatever takes its place still has its time: all of
+        it has to be over before that one's first token is due, not only its own first."""
         first = min(max(share * self.remaining("first_token"), 0.0), most)
-        total = min(max(share * self.remaining("total"), 0.0), most)
+        total = min(max(share * self.remaining("total"), 0.0), first)
         stall = min(share * self.timeouts.stall, most)
         return Deadline(
             replace(self.timeouts, first_token=first, stall=stall, total=total), self.clock
