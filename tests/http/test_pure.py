@@ -29,6 +29,15 @@ class Clock:
         return self.now
 
 
+def test_what_may_fail_is_over_before_its_substitute_is_due() -> None:
+    """All of it, not only its first token: a body that never ends costs no more than silence."""
+    clock = Clock()
+    deadline = Deadline(Timeouts(connect=5, first_token=8, stall=15, total=60), clock)
+    part = deadline.part(0.5)
+    assert [part.remaining(w) for w in ("first_token", "stall", "total")] == [4, 4, 4]
+    assert deadline.part(0.5, 3).remaining("total") == 3
+
+
 def test_what_a_deadline_leaves() -> None:
     """Each limit, as time goes by; total caps them all."""
     clock = Clock()
