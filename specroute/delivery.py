@@ -282,12 +282,29 @@ class Outbox:
         return found
 
 
+class Ending:
+    """Cancels a loop's task, once: a second cancellation would break into what the first has it
+    tidy up, and calls that were made would be missing from the book."""
+
+    __slots__ = ("_asked", "task")
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self.task = task
+        self._asked = False
+
+    def ask(self) -> None:
+        """Begin to end it; idempotent."""
+        if not self._asked:
+            self._asked = True
+            self.task.cancel()
+
+
 class SpeculativeStream:
     """The body of a streamed answer. Closing, cancelling or dropping it ends the loop at once."""
 
     def __init__(self, outbox: Outbox, task: asyncio.Task[None]) -> None:
         self._outbox = outbox
-        self._task = task
+        self._ending = Ending(task)
         self._loop = asyncio.get_running_loop()
 
     def __aiter__(self) -> Self:
@@ -301,11 +318,11 @@ class SpeculativeStream:
 
     async def aclose(self) -> None:
         """End the loop and every upstream request of it; idempotent."""
-        if not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        if not self._ending.task.done():
+            self._ending.ask()
+            await asyncio.wait([self._ending.task])
 
     def __del__(self) -> None:
-        task = getattr(self, "_task", None)
-        if task is not None and not task.done() and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(task.cancel)
+        ending = getattr(self, "_ending", None)
+        if ending is not None and not ending.task.done() and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(ending.ask)

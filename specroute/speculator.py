@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from specroute import ledger
 from specroute.acceptance import MeanLogprob, Ratio
 from specroute.alignment import TextStream
 from specroute.answer import Answer
@@ -163,6 +164,20 @@ class Speculator:
         request = TextRequest.read(call.path, call.body)
         traffic = traffic_class(request)
         self._watch(call, traffic, request.about_tokens)
+        book = Book()
+        try:
+            return await self._try(call, request, traffic, book)
+        except BaseException as error:
+            # Nobody will answer this request any more, but what it has used is on its bill.
+            left = isinstance(error, asyncio.CancelledError)
+            said = "closed by the caller" if left else str(error) or type(error).__name__
+            report = ledger.booked(call.handle.base, book.attempts, self.pool.price_of)
+            call.handle.finish(replace(report, error=said))
+            raise
+
+    async def _try(
+        self, call: TextCall, request: TextRequest, traffic: str, book: Book
+    ) -> bytes | SpeculativeStream | str:
         model, ref = call.resolved.model, call.resolved.target
         if model is None or not model.drafts:
             return "the model has no drafts configured"
@@ -173,7 +188,6 @@ class Speculator:
         chosen = self._policy(call.policy or model.policy)
         policy, floor = chosen.policy, chosen.floor
         target = self.pool.target(ref, call.resolved.provider, model)
-        book = Book()
         try:
             if target.learned.scoring == "unknown":
                 if target.learned.resting(call.deadline.clock()):

@@ -88,6 +88,7 @@ class Answer:
         self.headers: list[tuple[str, str]] = []
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
         self._begun = asyncio.Event()
+        self._over = False
 
     @property
     def content_type(self) -> str:
@@ -119,8 +120,17 @@ class Answer:
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as the application sends it."""
-        while (piece := await self._pieces.get()) is not None:
+        while not (self._over and self._pieces.empty()):
+            piece = await self._pieces.get()
+            if piece is None:
+                return
             yield piece
+
+    def over(self) -> None:
+        """The application has ended, with or without the end of an answer."""
+        self._over = True
+        if self._pieces.empty():
+            self._pieces.put_nowait(None)
 
     async def events(self) -> AsyncIterator[bytes]:
         """The body event by event, each with its blank line."""
@@ -158,6 +168,7 @@ class Exchange:
         """What the toy model says to the request (or a changed one). Leaving the block ends it."""
         answer = Answer()
         task = asyncio.ensure_future(self._app(self._scope(), self._receiver(), answer.send))
+        task.add_done_callback(lambda _: answer.over())
         begun = asyncio.ensure_future(answer.begun())
         try:
             await asyncio.wait([task, begun], return_when=asyncio.FIRST_COMPLETED)

@@ -161,6 +161,7 @@ async def world(
                 server.play()
             await client.warm_up()
             for server, each in zip(servers, scripts, strict=True):
+                await server.idle()
                 server.forget()
                 server.play(*each)
             reports.clear()

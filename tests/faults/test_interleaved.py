@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from specroute.testing import FaultServer, On, Sometimes, faults
 from specroute.testing.edits import LIES
 from tests.engine.answers import TEXT
+from tests.engine.test_exits import until
 from tests.faults.cells import GRACE_S, MESSAGES, SETUPS, World, ask, world
 
 TIMEOUTS = {"connect": 1, "first_token": 0.6, "stall": 0.25, "total": 1.2}
@@ -129,6 +130,7 @@ class Days(RuleBasedStateMachine):
             await self.target.idle(GRACE_S + LOAD_S)
         except TimeoutError as error:
             self.broken.append(f"{how} after {after}: {error}")
+        await until(lambda: not self.world.client.router.supervisor.running)
 
     # What holds
 
@@ -145,7 +147,9 @@ class Days(RuleBasedStateMachine):
         attempts = [a for r in self.world.reports for a in r.attempts]
         booked = {a.request_id: a for a in attempts if a.request_id is not None}
         text = [r for r in self.target.bill if r.path != "/tokenize"]
-        assert len(text) <= len([a for a in attempts if a.purpose != "render"])
+        unseen = [r for r in text if r.id not in booked]
+        unnamed = [a for a in attempts if a.request_id is None and a.purpose != "render"]
+        assert len(unseen) <= len(unnamed), (unseen, unnamed)
         for record in text:
             attempt = booked.get(record.id)
             if attempt is None or attempt.estimated or attempt.outcome != "ok":

@@ -265,6 +265,18 @@ async def test_a_request_that_was_left_is_over_at_once() -> None:
         assert server.under_way == 0
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_healthy_answer_that_was_left_is_over_as_well(stream: bool) -> None:
+    """In the middle of it."""
+    async with FaultServer(pace="tpot=5ms") as server:
+        asking = asyncio.ensure_future(post(server, stream))
+        await server.arrived(1)
+        asking.cancel()
+        await server.idle(1)
+        assert server.requests[0].left
+        assert [r.status for r in server.bill] in ([499], [])
+
+
 async def test_pace_and_key_are_the_reference_servers() -> None:
     """Whatever the toy model could do before, it can do here."""
     async with FaultServer(api_key="right", pace="ttft=50ms", prefill=["prefix"]) as server:
