@@ -84,8 +84,7 @@ class Outcome:
     @property
     def own(self) -> list[Report]:
         """Its reports; those of calibration beside it left out."""
-        beside = ("calibrate", "render")
-        return [r for r in self.reports if not r.attempts or r.attempts[-1].purpose not in beside]
+        return own(self.reports)
 
     @property
     def failed_plain(self) -> bool:
@@ -97,6 +96,17 @@ class Outcome:
         if self.error is not None:
             return f"{type(self.error).__name__}: {self.error}"
         return "right" if self.right else repr(self.text)
+
+
+def own(reports: Sequence[Report]) -> list[Report]:
+    """The reports of requests: calibration beside them has others."""
+    return [
+        r
+        for r in reports
+        if r.error == "closed by the caller"
+        or not r.attempts
+        or r.attempts[-1].purpose not in ("calibrate", "render")
+    ]
 
 
 @dataclass
