@@ -153,6 +153,7 @@ class PlainStream:
                 provider=self._provider,
                 body=error,
             )
+        wire.check_answer(data, provider=self._provider)
         self._tally.answered(data)
         self._reply.settle(self._tally.usage)
         return wire.as_chunks(data)

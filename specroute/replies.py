@@ -88,6 +88,7 @@ async def answered(
                 provider=name,
                 body=failure,
             )
+        wire.check_answer(data, provider=name)
     except BaseException as error:
         reply.settle(None, error)
         raise

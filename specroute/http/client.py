@@ -326,6 +326,7 @@ class HttpClient:
         kind = reply.headers.get("content-type", "")
         if reply.status >= 300 or "json" in kind or "html" in kind:
             data = await self._json_in(reply)
+            wire.check_answer(data, provider=self.provider.name)
             return Ready(reply, self.provider.name, wire.as_chunks(data))
         return EventStream(reply, self.provider.name)
 

@@ -153,7 +153,7 @@ class SseDecoder:
             blocks = chunk[:-2].split(b"\n\n")
             if len(chunk) > self.limit and max(map(len, blocks)) > self.limit:
                 raise self._too_long()
-            return [self._event(block) for block in blocks if block]
+            return [self._event(block) for block in blocks if block and block != b"\n"]
         return self._feed_slowly(chunk)
 
     def _feed_slowly(self, chunk: bytes) -> list[SseEvent]:

@@ -16,10 +16,17 @@ from specroute.errors import BadAnswer
 DONE = b"data: [DONE]\n\n"
 
 
-def dumps(value: Any) -> bytes:
-    """Compact UTF-8 JSON, as openai writes it."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.encode()
+def dumps(value: Any, *, lenient: bool = False) -> bytes:
+    """Compact UTF-8 JSON, as openai writes it.
+
+    Half a surrogate pair, which has no UTF-8, is escaped as it came. ``ValueError`` for NaN and
+    infinity; ``lenient``: they are written as Python reads them, for what a provider sent.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=lenient)
+        return text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"), allow_nan=lenient).encode()
 
 
 def sse(value: Any) -> bytes:
@@ -65,6 +72,15 @@ def error_in(data: Mapping[str, Any]) -> Any:
     if error and not data.get("choices"):
         return error
     return None
+
+
+def check_answer(data: Mapping[str, Any], *, provider: str) -> None:
+    """:class:`BadAnswer` for a chat or completions answer without its list of choices."""
+    if not isinstance(data.get("choices"), list):
+        shown = describe(dumps(dict(data), lenient=True), "JSON")
+        raise BadAnswer(
+            f"{provider}: expected an answer with choices, got {shown}", provider=provider
+        )
 
 
 def error_message(error: Any, default: str) -> str:
@@ -136,7 +152,8 @@ def replace_model(body: bytes, old: str, new: str) -> bytes:
 def as_chunks(data: Mapping[str, Any]) -> bytes:
     """A whole JSON answer as the stream it should have been: one chunk and ``[DONE]``."""
     choices = []
-    for position, choice in enumerate(data.get("choices") or ()):
+    given = data.get("choices")
+    for position, choice in enumerate(given if isinstance(given, list) else ()):
         if not isinstance(choice, dict):
             continue
         one = {k: v for k, v in choice.items() if k != "message"}
@@ -154,4 +171,4 @@ def as_chunks(data: Mapping[str, Any]) -> bytes:
     chunk = {**data, "choices": choices}
     if chunk.get("object") == "chat.completion":
         chunk["object"] = "chat.completion.chunk"
-    return sse(chunk) + DONE
+    return b"data: " + dumps(chunk, lenient=True) + b"\n\n" + DONE

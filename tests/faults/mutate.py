@@ -66,13 +66,17 @@ def wounded(value: Any, rng: Random) -> Any:
                 continue
             match rng.randrange(5):
                 case 0 | 1:
-                    where[key] = rng.choice(VALUES)
+                    where[key] = copy.deepcopy(rng.choice(VALUES))
                 case 2:
                     del where[key]
                 case 3:
-                    where[key] = copy.deepcopy(value) if rng.random() < 0.1 else [inner, inner]
+                    where[key] = (
+                        copy.deepcopy(value)
+                        if rng.random() < 0.1
+                        else [inner, copy.deepcopy(inner)]
+                    )
                 case 4 if isinstance(where, list):
-                    where.insert(key, inner)
+                    where.insert(key, copy.deepcopy(inner))
                 case _:
                     where[key] = str(inner)
             break

