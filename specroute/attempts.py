@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from specroute.errors import AllCooling, DeadlineExceeded, ProviderError
@@ -46,6 +46,10 @@ Legs = Callable[[TargetRef, int], Leg]
 """(target, attempts made before) → the attempt; its clocks start then."""
 
 
+Resumer = Callable[[ProviderError, Sequence[bytes], Leg], Awaitable[AsyncGenerator[bytes] | None]]
+"""(what ended the answer, what of it was handed on, the attempt) → the rest, if any can be."""
+
+
 class Attempts:
     """One request's. ``deadline`` spans them all; ``tally`` is ``None`` for what is no text call.
 
@@ -66,7 +70,9 @@ class Attempts:
         whole: bool,
         direct: bool,
         rng: random.Random,
+        resumer: Resumer | None = None,
     ) -> None:
+        self._resumer = resumer
         self.itinerary = itinerary
         self.taken = 0
         """Attempts made before the present one."""
@@ -87,7 +93,8 @@ class Attempts:
     async def start(self) -> TargetRef:
         """Choose whom to ask first, and wait where all ask to be left alone.
 
-        Raises :class:`AllCooling` where that would take too long.
+        Raises :class:`AllCooling` where that would take too long, or the caller wants no retries:
+        then nobody waits for one either.
         """
         targets = self.itinerary.targets
         if self._direct:
@@ -97,7 +104,7 @@ class Attempts:
             why = self._deployment(targets[0]).why(self._health.clock())
             self._tally.notes.append(f"{targets[0]} {why}: {target} was asked first")
         if wait > 0:
-            if wait >= self._deadline.remaining("first_token"):
+            if not self._waits(wait):
                 raise self._all_cooling(wait)
             await asyncio.sleep(wait)
         return target
@@ -141,6 +148,20 @@ class Attempts:
                 return got
             stands = got
         raise stands.error() if isinstance(stands, Refusal) else stands
+
+    async def resume(
+        self, error: ProviderError, kept: Sequence[bytes]
+    ) -> AsyncGenerator[bytes] | None:
+        """The rest of an answer that broke off after ``kept`` was handed on, taken up from its
+        text; ``None``: it can't be."""
+        leg, tally = self._leg, self._tally
+        if leg is None or tally is None or self._resumer is None:
+            return None
+        rest = await self._resumer(error, kept, leg)
+        if rest is not None:
+            tally.attempt(error.outcome)
+            tally.booked = True
+        return rest
 
     def _go(self, target: TargetRef) -> None:
         self.itinerary.go(target)
@@ -240,7 +261,15 @@ class Attempts:
         if not options:
             return None
         target, wait = self._best(options)
-        return (target, wait) if wait < self._deadline.remaining("first_token") else None
+        return (target, wait) if not wait or self._waits(wait) else None
+
+    def _waits(self, wait: float) -> bool:
+        """Whether a wait is worth it, under the deadline."""
+        return (
+            self._request.max_retries > 0
+            and wait <= retry.MAX_RETRY_AFTER_S
+            and wait < self._deadline.remaining("first_token")
+        )
 
     def _best(self, options: list[tuple[TargetRef, float]]) -> tuple[TargetRef, float]:
         """The option that can be asked soonest; of those alike one that is well, then the first."""

@@ -28,24 +28,30 @@ class NothingCommitted(Exception):
 async def speculate(session: Session) -> AsyncGenerator[Delta]:
     """Yield the answer's text as it becomes final, to its end.
 
-    Every event is applied here and nowhere else. A hand-over continues as one plain stream from
-    what is committed. Raises :class:`NothingCommitted`, and the provider errors of that stream.
+    Every event is applied here and nowhere else. A hand-over, or a fault where somebody can go on,
+    continues as one plain stream from what is committed. Raises :class:`NothingCommitted`, and the
+    provider errors of that stream.
     """
     method = session.plan.method
     while True:
-        async with aclosing(METHODS[method](session)) as events:
-            async for event in events:
-                match event:
-                    case Commit():
-                        yield session.apply(event)
-                    case RoundDone():
-                        session.round(event)
-                    case Handover(reason):
-                        session.notes.append(reason)
-                        method = Method.PLAIN
-                if session.answer.finish is not None:
-                    await _settle(session, events)
-                    return
+        try:
+            async with aclosing(METHODS[method](session)) as events:
+                async for event in events:
+                    match event:
+                        case Commit():
+                            yield session.apply(event)
+                        case RoundDone():
+                            session.round(event)
+                        case Handover(reason):
+                            session.notes.append(reason)
+                            method = Method.PLAIN
+                    if session.answer.finish is not None:
+                        await _settle(session, events)
+                        return
+        except ProviderError as error:
+            if method is Method.PLAIN or not await session.moves(error):
+                raise
+            method = Method.PLAIN
         if not session.answer.tokens and not session.answer.text:
             raise NothingCommitted(session.notes[-1])
 

@@ -15,6 +15,7 @@ from specroute.config import (
     PolicyConfig,
     ProviderConfig,
 )
+from specroute.continuing import Standby
 from specroute.draft.ahead import Ahead
 from specroute.errors import ProviderError, RequestError
 from specroute.http.client import HttpClient
@@ -23,7 +24,7 @@ from specroute.overheard import Overheard
 from specroute.recorder import Trace
 from specroute.reporting import ReportHandle
 from specroute.request import Options
-from specroute.types import Attempt, Report, TargetRef
+from specroute.types import Attempt, Exactness, Report, TargetRef
 
 OnReport = Callable[[Report], Awaitable[None] | None]
 
@@ -157,6 +158,10 @@ class TextCall:
     """This request's line, where requests are recorded."""
     overheard: Overheard | None = None
     """Set by whoever speculates: keeps the plain answer, to be read afterwards."""
+    standby: Standby | None = None
+    """Who goes on with the answer where its target fails."""
+    substitute: tuple[Exactness, str] | None = None
+    """What the answer is worth at most, and why, where ``resolved`` is not the preferred target."""
     failed: ProviderError | None = None
     """Set by whoever speculates: the target itself failed, not what was tried beside it."""
 

@@ -1,15 +1,15 @@
 """The plain stream: upstream bytes handed on, and the few figures that its report needs.
 
 Knows how to tell content, the end, usage and an error from the bytes of a chunk, and that an
-answer which fails before its first content may be made anew. Decodes JSON only to see that it is
-some. Books are settled before ``[DONE]`` goes out.
+answer which fails before its first content may be made anew, one that fails later be taken up.
+Decodes JSON only to see that it is some. Books are settled before ``[DONE]`` goes out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from specroute.errors import BadAnswer, ErrorInBody, ProviderError
@@ -26,6 +26,12 @@ class Recovery(Protocol):
 
     async def again(self, error: ProviderError) -> OpenReply:
         """Another answer from its start: nothing of this one was handed on. Raises what stands."""
+        ...
+
+    async def resume(
+        self, error: ProviderError, kept: Sequence[bytes]
+    ) -> AsyncGenerator[bytes] | None:
+        """The rest of an answer of which ``kept`` was handed on; ``None``: nobody can go on."""
         ...
 
 
@@ -48,11 +54,13 @@ class PlainStream:
         "_ended",
         "_finished",
         "_held",
+        "_kept",
         "_loop",
         "_over",
         "_provider",
         "_recovery",
         "_reply",
+        "_rest",
         "_tail",
         "_tally",
     )
@@ -71,6 +79,10 @@ class PlainStream:
         self._recovery = recovery
         self._delivered = recovery is None
         """Something of the answer was handed on."""
+        self._kept: list[bytes] = []
+        """What was, where somebody might go on with it."""
+        self._rest: AsyncGenerator[bytes] | None = None
+        """The rest of an answer that was taken up."""
         self._loop = asyncio.get_running_loop()
         self._begin(reply)
 
@@ -102,9 +114,14 @@ class PlainStream:
                     if self._finished:
                         piece = self._complete()  # Broken after its end: nothing is missing.
                         break
-                    if self._delivered or self._recovery is None:
+                    if self._recovery is None or self._rest is not None:
                         raise
-                    self._begin(await self._recovery.again(error))
+                    if not self._delivered:
+                        self._begin(await self._recovery.again(error))
+                        continue
+                    self._rest = await self._recovery.resume(error, self._kept)
+                    if self._rest is None:
+                        raise
         except BaseException as error:
             self._over = True
             self._tally.fail(error)
@@ -116,6 +133,8 @@ class PlainStream:
         return piece
 
     async def _next(self) -> bytes | None:
+        if self._rest is not None:
+            return await anext(self._rest, None)
         reply = self._reply
         while not self._over:
             if self._tail is not None:
@@ -132,6 +151,8 @@ class PlainStream:
                 out = self._slow(self._decoder.feed(chunk))
             if out:
                 reply.watch.handed()
+                if self._recovery is not None:
+                    self._kept.append(out)
                 return out
         return None
 
@@ -277,6 +298,8 @@ class PlainStream:
         """End the stream and its upstream; idempotent. What was finished counts as complete."""
         self._over = True
         self._closed_early()
+        if self._rest is not None:
+            await self._rest.aclose()
         self._reply.settle(self._used)
         await self._reply.aclose()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import httpx2
@@ -18,7 +18,7 @@ import httpx2
 from specroute import outgoing
 from specroute.attempts import Attempts, Leg
 from specroute.config import Config, PolicyConfig, ProviderConfig, parse_policy
-from specroute.errors import ConfigError, RequestError
+from specroute.errors import ConfigError, ProviderError, RequestError
 from specroute.exchange import OnReport, Reply, Resolved, RouterRequest, Speculation, TextCall
 from specroute.health import Health
 from specroute.http import wire
@@ -26,7 +26,7 @@ from specroute.http.client import LIMITS, HttpClient
 from specroute.http.deadline import Deadline
 from specroute.http.gate import Gate
 from specroute.http.supervisor import Supervisor
-from specroute.itinerary import Itinerary
+from specroute.itinerary import Itinerary, substitute
 from specroute.limits.ceiling import purse_for
 from specroute.limits.gate import LimitGate
 from specroute.limits.purse import Purse, held
@@ -36,6 +36,7 @@ from specroute.recorder import Recorder, Trace
 from specroute.replies import speculated
 from specroute.reporting import FIELD, ReportHandle, register
 from specroute.request import CHAT, COMPLETIONS, Options
+from specroute.resumption import resumed
 from specroute.routes import Routes
 from specroute.store import MemoryStore, Store, make_store
 from specroute.tally import PlainTally
@@ -211,6 +212,8 @@ class Router:
                 at = self.routes.at(resolved, target)
                 call = self._call(request, at, policy, options, tally.deadline, handle)
                 call.trace = trace
+                call.standby = self.routes.standing_by(resolved, attempts.itinerary, self.health)
+                call.substitute = substitute(resolved.target, target)
                 call.drafted = None if preview is None else preview.drafted
                 outcome = await self.speculation.try_run(call)
                 if not isinstance(outcome, str):
@@ -301,9 +304,21 @@ class Router:
             call = outgoing.call_for(request, target.model, body)
             return Leg(self.http(at.provider), call, limits, own_usage)
 
+        itinerary = Itinerary(resolved.targets, resolved.fallback_on, request.max_retries)
+
+        async def resume(
+            error: ProviderError, kept: Sequence[bytes], leg: Leg
+        ) -> AsyncGenerator[bytes] | None:
+            path = CHAT if request.path.endswith(CHAT) else COMPLETIONS
+            target = routes.target(routes.at(resolved, tally.target))
+            standby = routes.standing_by(resolved, itinerary, self.health)
+            return await resumed(
+                error, kept, path, request.json(), target, standby, tally, leg.deadline
+            )
+
         return Attempts(
             request,
-            Itinerary(resolved.targets, resolved.fallback_on, request.max_retries),
+            itinerary,
             leg,
             self.health,
             routes.deployment_in(self.health),
@@ -312,6 +327,7 @@ class Router:
             whole=not streamed,
             direct=self.direct,
             rng=self._rng,
+            resumer=resume,
         )
 
     def _adds_usage(self, fields: Mapping[str, Any], resolved: Resolved) -> bool:

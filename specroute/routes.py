@@ -22,9 +22,12 @@ from specroute.http import wire
 from specroute.http.client import HttpClient
 from specroute.http.gate import Gate
 from specroute.http.supervisor import Supervisor
+from specroute.itinerary import Itinerary
 from specroute.ledger import Price, price_for
 from specroute.probed import refined
 from specroute.profiles import Capabilities, capabilities_for, load_profile, profile_names
+from specroute.standby import FromText
+from specroute.target.target import Target
 from specroute.types import TargetRef
 
 PRICE_LASTS_S = 60.0
@@ -177,6 +180,19 @@ class Routes:
             if len(self._timeouts) < 256:
                 self._timeouts[key] = found
         return found
+
+    def standing_by(self, resolved: Resolved, itinerary: Itinerary, health: Health) -> FromText:
+        """Who goes on with an answer of this model that broke off."""
+        return FromText(
+            itinerary,
+            health,
+            self.deployment_in(health),
+            lambda ref: self.target(self.at(resolved, ref)),
+        )
+
+    def target(self, resolved: Resolved) -> Target:
+        """What answers, as whoever continues an answer sees it."""
+        return Target(resolved.target, self.http(resolved.provider), self.capabilities(resolved))
 
     def limits(self, resolved: Resolved, request: RouterRequest, *, streamed: bool) -> Timeouts:
         """What spans all attempts of a text call. With several targets those are the caller's own

@@ -15,29 +15,26 @@ from time import perf_counter
 from typing import Any
 
 from specroute.acceptance import Drawn, Lossy, Request, Server
-from specroute.answer import Answer, Delta
-from specroute.book import Book
 from specroute.candidates import Judge
-from specroute.context import Committed, Prompt
+from specroute.context import Committed
+from specroute.continuing import Continuing
 from specroute.draft.backoff import Backoff
 from specroute.draft.base import Distribution, Drafter, DraftSession, Proposal, joined
 from specroute.draft.pieces import pieces
 from specroute.draft.remote import in_context
 from specroute.errors import DraftError, LimitReached, ProviderError
-from specroute.events import Commit, RoundDone
+from specroute.events import RoundDone
 from specroute.http.deadline import Deadline
 from specroute.ledger import Price
 from specroute.measure import Measurements, Snapshot
 from specroute.meter import Meter
 from specroute.policy.base import Plan, Policy, RoundView
-from specroute.request import TextRequest
 from specroute.target.learned import Trusted
 from specroute.target.scoring import draw, score
 from specroute.target.stream import Piece
-from specroute.target.target import Target
 from specroute.target.timing import timed
 from specroute.target.view import BadEvidence, View
-from specroute.types import Exactness, Method
+from specroute.types import Method
 from specroute.vocabulary import Vocabulary
 
 SCORED = (Method.SCORE, Method.CASCADE)
@@ -63,23 +60,17 @@ class Tally:
     draft_s: float = 0.0
 
 
-@dataclass(slots=True)
-class Session:
+@dataclass(slots=True, kw_only=True)
+class Session(Continuing):
     """Everything about one request that more than one step needs."""
 
-    request: TextRequest
-    target: Target
     drafter: Drafter
     plan: Plan
     policy: Policy
     measurements: Measurements
     traffic: str
     """The traffic class its figures are kept under."""
-    book: Book
-    deadline: Deadline
     rng: random.Random
-    prompt: Prompt
-    answer: Answer
     price_of: Callable[[str], Price | None] = lambda target: None
     """The price of a ``provider:model``."""
     prompt_tokens: int | None = None
@@ -107,9 +98,6 @@ class Session:
     """Lanes may follow words that only resemble the draft's (``match = "loose"``)."""
     clock: Callable[[], float] = perf_counter
     tally: Tally = field(default_factory=Tally)
-    notes: list[str] = field(default_factory=list)
-    exactness: Exactness = Exactness.EXACT
-    exactness_reason: str | None = None
     _drafting: dict[str, DraftSession] = field(default_factory=dict)
     meter: Meter = field(init=False)
     """What it tells the measurements, and has seen for itself."""
@@ -128,21 +116,10 @@ class Session:
         )
 
     @property
-    def committed(self) -> Committed:
-        """The answer so far, ids where every commit had them."""
-        ids = self.answer.ids
-        return Committed(self.answer.text, tuple(ids) if ids is not None else None)
-
-    @property
     def context(self) -> int:
         """Tokens of prompt and committed answer, as far as they are known."""
         ids = self.prompt.ids
         return (len(ids) if ids is not None else self.prompt_tokens or 0) + self.answer.tokens
-
-    @property
-    def by_ids(self) -> bool:
-        """A plain stream goes on from the answer's ids, not from its text."""
-        return self.target.goes_on_by_ids(self.request, self.prompt)
 
     @property
     def sampling(self) -> Mapping[str, Any]:
@@ -403,20 +380,6 @@ class Session:
             return
         self.target.learned.rest(self.deadline.clock(), f"a call failed lately: {error}")
 
-    def apply(self, commit: Commit) -> Delta:
-        """Make a commit part of the answer; the text to hand on now, and the end if this is it."""
-        if self.answer.finish is not None:
-            return Delta()
-        if commit.ids is not None:
-            return self.answer.push_ids(commit.ids, finish=commit.finish)
-        return self.answer.push_text(
-            commit.text,
-            tokens=commit.tokens,
-            finish=commit.finish,
-            extra=commit.extra,
-            limited=commit.limited,
-        )
-
     def round(self, done: RoundDone) -> None:
         """Enter one round into the tally and the measurements."""
         self.tally.rounds += 1
@@ -425,12 +388,6 @@ class Session:
         self.tally.rejected += done.judged - done.accepted
         self._last = (done.drafted, done.accepted)
         self.meter.round(done, self.drafter.name, self._sampled_at)
-
-    def loosen(self, label: Exactness, reason: str) -> None:
-        """Lower the guarantee; it never rises again."""
-        if label.rank > self.exactness.rank:
-            self.exactness = label
-            self.exactness_reason = reason
 
     @property
     def predicted_tokens(self) -> int:
@@ -454,20 +411,11 @@ class Session:
         self, purpose: str, *, show_tokens: bool = False, predicted: str = ""
     ) -> AsyncGenerator[Piece]:
         """The target's own answer from the end of what is committed. Its pace is measured, unless
-        a prediction sets it."""
+        a prediction sets it or the figures are another target's."""
         context = self.context
-        stream = self.target.stream(
-            self.request,
-            self.prompt,
-            self.committed,
-            used=self.answer.tokens,
-            purpose=purpose,
-            book=self.book,
-            deadline=self.deadline.resumed() if self.answer.tokens else self.deadline,
-            show_tokens=show_tokens,
-            predicted=predicted,
-        )
-        if predicted:
+        # A dataclass with slots is made anew: super() would not find itself.
+        stream = Continuing.stream(self, purpose, show_tokens=show_tokens, predicted=predicted)
+        if predicted or self.resumed:
             return stream
         return timed(stream, self.clock, lambda pace: self.meter.paced(pace, context))
 

@@ -25,6 +25,7 @@ from specroute.config import (
     PolicyConfig,
     ProviderConfig,
 )
+from specroute.continuing import Standby
 from specroute.delivery import Delivery, SpeculativeStream
 from specroute.draft.ahead import Ahead
 from specroute.draft.base import Drafter
@@ -84,6 +85,9 @@ class TextCall(Protocol):
     deadline: Deadline
     handle: ReportHandle
     http: HttpClient
+    standby: Standby | None
+    substitute: tuple[Exactness, str] | None
+    failed: ProviderError | None
 
     @property
     def announce(self) -> Callable[[ReportHandle], None]:
@@ -232,9 +236,12 @@ class Speculator:
         if call.trace is not None:
             call.trace.how, call.trace.rounds = session.meter.how, session.meter.log
             call.trace.answer = lambda: session.answer.text
+        if call.substitute is not None:
+            session.loosen(*call.substitute)
         try:
             return await Delivery(session, call.handle, self._supervisor).start()
         except (NothingCommitted, ProviderError) as error:
+            call.failed = error if isinstance(error, ProviderError) else None
             self._keep(call, book, session.notes)
             return f"{plan.method} gave no text: {error}"
 
@@ -390,6 +397,7 @@ class Speculator:
             traffic=traffic,
             book=book,
             deadline=call.deadline,
+            standby=call.standby,
             rng=random.Random(seed),
             prompt=prompt,
             answer=answer,

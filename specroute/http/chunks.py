@@ -35,6 +35,14 @@ class Encoder:
         }
         self._first = True
 
+    @classmethod
+    def after(cls, head: Mapping[str, Any], *, chat: bool, include_usage: bool) -> Encoder:
+        """For the rest of an answer whose chunks so far had the fields ``head``."""
+        made = cls(chat=chat, answer_id="", model="", created=0, include_usage=include_usage)
+        made._head = dict(head)
+        made._first = False
+        return made
+
     def text(self, text: str, extra: Mapping[str, Any] | None = None) -> bytes:
         """One piece of the answer."""
         return self._chunk(text, None, extra)

@@ -10,32 +10,52 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from specroute.errors import ProviderError
 from specroute.events import Commit, Event
 from specroute.types import Exactness
 
 if TYPE_CHECKING:
-    from specroute.session import Session
+    from specroute.continuing import Continuing
 
 
-async def run(session: Session) -> AsyncGenerator[Event]:
-    """Stream to the end. Provider errors pass through: there is nothing left to fall back on."""
-    begun = bool(session.answer.tokens)
-    if begun and (session.answer.ids is None or not session.by_ids):
-        session.loosen(
-            Exactness.BOUNDED,
-            "retokenised: the target continued its own text, cut into tokens anew by its server",
-        )
-    before = session.answer.tokens
-    finish, counted = None, None
-    stream = session.stream("handover" if begun else "plain")
-    async with aclosing(stream):
-        async for piece in stream:
-            finish = piece.finish or finish
-            if piece.usage is not None:
-                counted = piece.usage.completion_tokens
-            tokens = piece.tokens if piece.tokens is not None else int(bool(piece.text))
-            if piece.text or piece.extra:
-                yield Commit(piece.text, None, tokens, None, piece.extra, limited=False)
+async def run(session: Continuing) -> AsyncGenerator[Event]:
+    """Stream to the end. After a fault the answer goes on from its text, here or elsewhere, where
+    anybody can; else provider errors pass through: there is nothing left to fall back on."""
+    while True:
+        if session.full:
+            yield Commit("", None, 0, "length", limited=False)
+            return
+        begun = bool(session.answer.tokens)
+        if begun and (session.answer.ids is None or not session.by_ids):
+            session.loosen(
+                Exactness.BOUNDED,
+                "retokenised: the target continued its own text, cut into tokens anew by its "
+                "server",
+            )
+        before = session.answer.tokens
+        finish, counted = None, None
+        stream = session.stream(_purpose(session, begun))
+        try:
+            async with aclosing(stream):
+                async for piece in stream:
+                    finish = piece.finish or finish
+                    if piece.usage is not None:
+                        counted = piece.usage.completion_tokens
+                    tokens = piece.tokens if piece.tokens is not None else int(bool(piece.text))
+                    if piece.text or piece.extra:
+                        yield Commit(piece.text, None, tokens, None, piece.extra, limited=False)
+            break
+        except ProviderError as error:
+            if finish is not None:
+                break  # Broken after its end: nothing is missing.
+            if not session.full and not await session.moves(error):
+                raise
     # The server's own count, the end token in it, is only now there.
     missing = before + counted - session.answer.tokens if counted is not None else 0
     yield Commit("", None, missing, finish or "stop", limited=False)
+
+
+def _purpose(session: Continuing, begun: bool) -> str:
+    if session.resumed:
+        return "resume"
+    return "handover" if begun else "plain"
