@@ -49,9 +49,11 @@ class PlainStream:
     __slots__ = (
         "_begun",
         "_choices",
+        "_closed",
         "_decoder",
         "_delivered",
         "_ended",
+        "_failure",
         "_finished",
         "_held",
         "_kept",
@@ -83,6 +85,8 @@ class PlainStream:
         """What was, where somebody might go on with it."""
         self._rest: AsyncGenerator[bytes] | None = None
         """The rest of an answer that was taken up."""
+        self._closed = False
+        """By its reader: nobody wants the rest."""
         self._loop = asyncio.get_running_loop()
         self._begin(reply)
 
@@ -95,6 +99,8 @@ class PlainStream:
         self._finished = False
         self._over = False
         self._held = b""
+        self._failure: ProviderError | None = None
+        """To be raised once what came before it was handed on."""
         self._tail: bytes | None = None
         reply.keep()
         reply.on_abandoned(self._tally.abandoned)
@@ -111,10 +117,10 @@ class PlainStream:
                 except ProviderError as error:
                     self._reply.settle(self._used, error)
                     await self._reply.aclose()
-                    if self._finished:
+                    if self._finished and not isinstance(error, ErrorInBody):
                         piece = self._complete()  # Broken after its end: nothing is missing.
                         break
-                    if self._recovery is None or self._rest is not None:
+                    if self._recovery is None or self._rest is not None or self._closed:
                         raise
                     if not self._delivered:
                         self._begin(await self._recovery.again(error))
@@ -137,11 +143,13 @@ class PlainStream:
             return await anext(self._rest, None)
         reply = self._reply
         while not self._over:
+            if self._failure is not None:
+                raise self._failure
             if self._tail is not None:
                 return await self._end()
             chunk = await reply.chunk()
             if chunk is None:
-                return self._eof()
+                return self._handed(self._eof())
             if not self._begun:
                 self._begun = True
                 if _no_events(chunk):
@@ -151,10 +159,14 @@ class PlainStream:
                 out = self._slow(self._decoder.feed(chunk))
             if out:
                 reply.watch.handed()
-                if self._recovery is not None:
-                    self._kept.append(out)
-                return out
+                return self._handed(out)
         return None
+
+    def _handed(self, out: bytes | None) -> bytes | None:
+        """Keep what is handed on, where somebody might have to go on with it."""
+        if out and self._recovery is not None:
+            self._kept.append(out)
+        return out
 
     @property
     def _used(self) -> Usage:
@@ -212,43 +224,50 @@ class PlainStream:
         return chunk
 
     def _slow(self, events: list[SseEvent]) -> bytes:
+        """What of these events goes on. An error among them is kept for the next read, so that
+        what came before it is not lost."""
         out: list[bytes] = []
-        for event in events:
-            if event.done:
-                self._finished = True
-                self._tail = wire.DONE
-                self._delivered = True
-                break
-            error = event.error
-            if error is not None:
-                raise ErrorInBody(
-                    wire.error_message(error, "An error occurred during streaming"),
-                    provider=self._provider,
-                    body=error,
-                )
-            if not event.payload:
-                if event.raw.startswith(b":"):
-                    out.append(event.raw + b"\n\n")  # A keep-alive: the caller's to see, too.
-                continue
-            data = event.data  # An event that is no JSON object is no answer.
-            if event.has_content:
-                self._tally.content(self._reply.watch.content(), 1)
-                if self._tally.overheard is not None:
-                    self._tally.overheard.chunk(event.raw + b"\n\n")
-                self._delivered = True
-            if event.has_finish:
-                self._note_finish(data)
-            if event.has_usage:
-                self._tally.usage = Usage.from_wire(data.get("usage"))
-                if self._tally.own_usage and event.only_usage:
-                    continue
-            if self._delivered:
-                out.append(self._release() + event.raw + b"\n\n")
-            else:
-                self._held += event.raw + b"\n\n"
+        try:
+            for event in events:
+                if event.done:
+                    self._finished = self._delivered = True
+                    self._tail = wire.DONE
+                    break
+                self._event(event, out)
+        except ProviderError as error:
+            if not out:
+                raise
+            self._failure = error
         if self._tail is not None and self._held:
             out.append(self._release())
         return b"".join(out)
+
+    def _event(self, event: SseEvent, out: list[bytes]) -> None:
+        error = event.error
+        if error is not None:
+            raise ErrorInBody(
+                wire.error_message(error, "An error occurred during streaming"),
+                provider=self._provider,
+                body=error,
+            )
+        if not event.payload:
+            if event.raw.startswith(b":"):
+                out.append(event.raw + b"\n\n")  # A keep-alive: the caller's to see, too.
+            return
+        data = event.data  # An event that is no JSON object is no answer.
+        if event.has_content:
+            self._tally.content(self._reply.watch.content(), 1)
+            self._delivered = True
+        if event.has_finish:
+            self._note_finish(data)
+        if event.has_usage:
+            self._tally.usage = Usage.from_wire(data.get("usage"))
+            if self._tally.own_usage and event.only_usage:
+                return
+        if self._delivered:
+            out.append(self._release() + event.raw + b"\n\n")
+        else:
+            self._held += event.raw + b"\n\n"
 
     def _release(self) -> bytes:
         held, self._held = self._held, b""
@@ -275,7 +294,11 @@ class PlainStream:
                     raise truncated(self._provider) from error
         out = self._slow(left)
         if not self._finished:
-            raise truncated(self._provider)
+            self._failure = self._failure or truncated(self._provider)
+        if self._failure is not None:
+            if not out:
+                raise self._failure
+            return out
         return out + (self._complete() or b"") or None
 
     def _complete(self) -> bytes | None:
@@ -296,7 +319,7 @@ class PlainStream:
 
     async def aclose(self) -> None:
         """End the stream and its upstream; idempotent. What was finished counts as complete."""
-        self._over = True
+        self._over = self._closed = True
         self._closed_early()
         if self._rest is not None:
             await self._rest.aclose()

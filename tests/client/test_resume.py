@@ -303,3 +303,31 @@ async def test_no_character_is_lost_or_said_twice(seed: int) -> None:
         else:
             assert text_of(shown) == TEXT
             assert shown[-1].choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("capable", [True, False])
+async def test_what_came_with_an_error_is_handed_on(capable: bool) -> None:
+    """Content and an error in one piece of the stream: the content is not lost, nor said twice."""
+
+    async def bursts(exchange: Exchange) -> None:
+        writer = Writer("lab", well())
+        body = exchange.json
+        parts = [
+            writer.chunk(body, {"role": "assistant"}),
+            writer.chunk(body, {"content": TEXT[:9]}),
+        ]
+        error = event({"error": {"message": "overloaded"}})
+        await exchange.start()
+        await exchange.piece(b"".join([*parts, error]))
+        await exchange.finish()
+
+    hub = Writer("hub", well())
+    shown: list[Any] = []
+    async with two(bursts, hub, capabilities=PREFILL if capable else {}) as (_, _, client):
+        stream = await client.chat.completions.create(model="smart", messages=MESSAGES, stream=True)
+        try:
+            async for part in stream:
+                shown.append(part)
+        except openai.APIError:
+            assert not capable
+    assert text_of(shown) == (TEXT if capable else TEXT[:9])
