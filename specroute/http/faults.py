@@ -12,9 +12,11 @@ from typing import Any
 
 from specroute.errors import (
     BadAnswer,
+    BudgetExceeded,
     ConnectFailed,
     DeadlineExceeded,
     ErrorInBody,
+    LimitReached,
     StatusError,
     StreamTruncated,
 )
@@ -24,7 +26,7 @@ class Fault(StrEnum):
     """The words of ``fallback_on``, and ``REFUSED``, which always goes to another target."""
 
     RATE = "429"
-    """Too many requests."""
+    """Too many requests, by the provider's word or by a limit of the config."""
     SERVER = "5xx"
     """The server failed: 5xx, 408, 409, 425, an error inside a 200, an answer that is none."""
     CONNECT = "connect"
@@ -90,6 +92,10 @@ def of_error(error: BaseException) -> Fault | None:
             return _of_body(error.body)
         case BadAnswer():
             return Fault.SERVER
+        case BudgetExceeded():
+            return None
+        case LimitReached():
+            return Fault.RATE
     return None
 
 

@@ -31,9 +31,9 @@ from specroute.store import Store
 from specroute.store.window import DAY, MINUTE, Change, Refusal, Want
 from specroute.types import Usage
 
-NEEDED = frozenset({"plain", "handover", "predict", "draw", "probe", "other"})
+NEEDED = frozenset({"plain", "handover", "resume", "predict", "draw", "probe", "other"})
 """The purposes that an answer can't do without; ``other``: whatever is passed through."""
-BEGUN = frozenset({"handover", "draw"})
+BEGUN = frozenset({"handover", "resume", "draw"})
 """Those of an answer that has begun: a budget doesn't stop them, or it would spoil the answer."""
 UNCOUNTED = frozenset({"render"})
 """Local helpers of a server (a tokenizer), which no provider limits or bills."""
