@@ -103,6 +103,14 @@ class Pool:
             )
         return found
 
+    def ready(self, name: str) -> Drafter | None:
+        """A drafter that can be asked at once; ``None``: not loaded yet, or resting."""
+        drafter = self.drafter(name)
+        if name in self.resting:
+            return None
+        loaded = drafter.vocabulary is not None or self.draft_config(name).kind != "local"
+        return drafter if loaded else None
+
     def _draft_http(self, provider: str) -> HttpClient:
         return self._http(provider_for(self._config, provider))
 

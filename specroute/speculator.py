@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from specroute import ledger
 from specroute.acceptance import MeanLogprob, Ratio
+from specroute.aftermath import Aftermath
 from specroute.alignment import TextStream
 from specroute.answer import Answer
 from specroute.book import Book
@@ -39,15 +40,17 @@ from specroute.measure import Measurements, Snapshot, traffic_class
 from specroute.measured import Kept
 from specroute.meter import priced
 from specroute.method.cascade import seen
+from specroute.overheard import Overheard
 from specroute.policy.account import Account
 from specroute.policy.base import Accounting, Ask, Forecast, Plan, Policy
 from specroute.policy.fixed import Fixed
 from specroute.policy.make import make_policy
 from specroute.pool import Announce, Pool
 from specroute.recorder import Trace
-from specroute.reporting import ReportHandle
+from specroute.reporting import ReportHandle, new_id
 from specroute.request import OWN_PREDICTION, Options, TextRequest
 from specroute.session import MOST_PATIENCE_S, PATIENCE, SCORED, Session, measured_as
+from specroute.shadow import Shadow
 from specroute.target import templates
 from specroute.target.calibration import calibrate
 from specroute.target.target import Target
@@ -98,6 +101,9 @@ class TextCall(Protocol):
     def trace(self) -> Trace | None:
         """This request's line, where requests are recorded."""
         ...
+
+    overheard: Overheard | None
+    """Set here: keeps the plain answer, to be read afterwards."""
 
     @property
     def drafted(self) -> Callable[[int, str], None] | None:
@@ -155,6 +161,13 @@ class Speculator:
         self._keeping: asyncio.Task[None] | None = None
         self._rng = random.Random()
         self.pool = Pool(config, http, supervisor, self.measurements, drafters)
+        self.shadow = Shadow(
+            config.shadow,
+            supervisor,
+            self.measurements,
+            self.pool.ready,
+            {d.name: f"{d.provider}:{d.model}" for d in config.drafts.values() if d.provider},
+        )
         for model in config.models.values():
             self._policy(model.policy)  # A policy that can't be is an error now, not later.
 
@@ -167,10 +180,10 @@ class Speculator:
             self._keeping = self._supervisor.spawn(self._keep_measured(), name="measurements")
         request = TextRequest.read(call.path, call.body)
         traffic = traffic_class(request)
-        self._watch(call, traffic, request.about_tokens)
+        after = self._watch(call, request, traffic)
         book = Book()
         try:
-            return await self._try(call, request, traffic, book)
+            return await self._try(call, request, traffic, book, after)
         except BaseException as error:
             # Nobody will answer this request any more, but what it has used is on its bill.
             left = isinstance(error, asyncio.CancelledError)
@@ -180,7 +193,7 @@ class Speculator:
             raise
 
     async def _try(
-        self, call: TextCall, request: TextRequest, traffic: str, book: Book
+        self, call: TextCall, request: TextRequest, traffic: str, book: Book, after: Aftermath
     ) -> bytes | SpeculativeStream | str:
         model, ref = call.resolved.model, call.resolved.target
         if model is None or not model.drafts:
@@ -188,6 +201,7 @@ class Speculator:
         if request.obstacle == OWN_PREDICTION:
             call.handle.update(method=Method.PREDICT.value, drafter="caller")
         if request.obstacle is not None:
+            after.logprobs(self.pool.target(ref, call.resolved.provider, model))
             return f"not speculated on: {request.obstacle}"
         chosen = self._policy(call.policy or model.policy)
         policy, floor = chosen.policy, chosen.floor
@@ -209,6 +223,7 @@ class Speculator:
                     return f"not speculated on: the target {target.learned.reason}"
             resting = target.learned.resting(call.deadline.clock())
             options = self._options(request, target, model, policy, floor, resting)
+            after.options(options, target)
             plan = self._plan(call.handle, request, target, model, chosen, options, traffic)
             if plan.method is Method.PLAIN or plan.drafter is None:
                 self._keep(call, book, [])
@@ -233,6 +248,8 @@ class Speculator:
         if isinstance(session, str):
             self._keep(call, book, [])
             return session
+        after.session = session
+        self.shadow.begin()
         if call.trace is not None:
             call.trace.how, call.trace.rounds = session.meter.how, session.meter.log
             call.trace.answer = lambda: session.answer.text
@@ -468,19 +485,44 @@ class Speculator:
 
     # --- learning ---------------------------------------------------------------------------
 
-    def _watch(self, call: TextCall, traffic: str, prompt_tokens: int) -> None:
+    def _watch(self, call: TextCall, request: TextRequest, traffic: str) -> Aftermath:
         """Measure the call from here to its end, however it is answered."""
         target = str(call.resolved.target)
         others = self.measurements.begin(target)
+        model = call.resolved.model
+        after = Aftermath(request, traffic, () if model is None else model.drafts)
         if call.trace is not None:
             call.trace.in_flight = others
+        if self.shadow.on and after.drafts:
+            kept = None if call.trace is None else call.trace.overheard
+            call.overheard = after.overheard = kept or Overheard()
 
         def learn(report: Report) -> None:
             self.measurements.end(target)
             # Another target may have answered in its place.
-            self._learn(report, report.target or target, traffic, prompt_tokens, others)
+            self._learn(report, report.target or target, traffic, request.about_tokens, others)
+            if after.session is not None:
+                self.shadow.end()
+            self._offer(call, after, report)
 
         call.handle.on_finish(learn)
+        return after
+
+    def _offer(self, call: TextCall, after: Aftermath, report: Report) -> None:
+        """Let a finished answer of the target's own show what other drafts would have done."""
+        finished = after.finished(report, call)
+        if finished is None:
+            return
+
+        def billed(attempts: Sequence[Attempt]) -> None:
+            why = f"shadow acceptance on {finished.target}"
+            start = Report(id=new_id(), model=call.resolved.asked, target=finished.target)
+            handle = ReportHandle(start)
+            call.announce(handle)
+            done = ledger.booked(start, attempts, self.pool.price_of)
+            handle.finish(replace(done, plan_reason=why, complete=True))
+
+        self.shadow.offer(replace(finished, billed=billed))
 
     def _learn(
         self, report: Report, target: str, traffic: str, prompt_tokens: int, others: int

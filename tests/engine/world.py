@@ -93,6 +93,7 @@ async def speculating(
     drafter: TableDrafter | None = None,
     policy: Mapping[str, Any] | None = None,
     provider: Mapping[str, Any] | None = None,
+    shadow: float = 0.0,
     **client: Any,
 ) -> AsyncIterator[AsyncSpecRoute]:
     """A client whose model ``m`` speculates on the server's script with a table drafter.
@@ -113,6 +114,8 @@ async def speculating(
         },
         "drafts": {"table": {"kind": "ngram"}},
         "models": {"m": {"targets": ["lab:chain"], "drafts": ["table"], "policy": policy}},
+        # What a draft is asked for is counted: no more than the requests' own.
+        "shadow": {"share": shadow},
     }
     async with AsyncSpecRoute(config=config, **client) as made:
         router = made.router

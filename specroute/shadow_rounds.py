@@ -1,0 +1,205 @@
+"""The rounds that a finished answer would have had with a draft: shadow acceptance.
+
+The answer's own text is the target's word on every draft after any of its beginnings, so nothing is
+asked of the target. Rounds are replayed from the starts that real ones would have had (after the
+accepted tokens and one of the target's own), never from every position: tokens right after a
+rejection are harder, and an average over all positions overstates how far rounds get. Knows
+drafters and texts; knows no estimators and not when it may run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specroute.alignment import matched_pieces
+from specroute.context import Committed
+from specroute.draft.base import DraftSession, Proposal
+from specroute.draft.ngram import split_pieces
+from specroute.types import Usage
+from specroute.vocabulary import Vocabulary
+
+K = 16
+"""Tokens of a shadow round. Acceptance by position from it holds for every smaller K: the rounds of
+a smaller one are these, censored."""
+STEP = 4
+"""Tokens drafted at a time: a round ends at the first that is refused."""
+MOST_DRAFTED = 160
+"""Drafted tokens of one answer with one draft, about."""
+
+
+@dataclass(slots=True)
+class Shadowed:
+    """What one answer has shown of one draft."""
+
+    rounds: list[tuple[int, int]] = field(default_factory=list)
+    """(accepted, judged) of each round."""
+    hits: list[str] = field(default_factory=list)
+    """The same token by token: ``1`` was drafted as the target said it, ``0`` was not."""
+    drafted: int = 0
+    seconds: float = 0.0
+    timed: int = 0
+    """Tokens behind ``seconds``: those after a session's first draft, which reads the prompt."""
+    usages: list[Usage] = field(default_factory=list)
+    """Of drafts that are billed."""
+
+    @property
+    def draft_s(self) -> float | None:
+        """Seconds per drafted token."""
+        return self.seconds / self.timed if self.timed else None
+
+    def end(self, accepted: int, judged: int) -> None:
+        """A round is over."""
+        self.rounds.append((accepted, judged))
+        self.hits.append("1" * accepted + "0" * (judged - accepted))
+
+    def note(self, proposal: Proposal, tokens: int, *, first: bool) -> None:
+        self.drafted += tokens
+        if not first:
+            self.seconds += proposal.seconds
+            self.timed += tokens
+        if proposal.usage is not None:
+            self.usages.append(proposal.usage)
+
+
+async def matched(
+    session: DraftSession, text: str, vocabulary: Vocabulary | None, *, k: int = K
+) -> Shadowed:
+    """Greedy drafts against the answer, where matching decides (the target's argmax at T = 0, its
+    own draws, lanes): a token passes iff it is the one that the target said.
+
+    In the target's ids where its ``vocabulary`` is known, else by text, in pieces of about a token.
+    Raises :class:`specroute.errors.DraftError`.
+    """
+    found, first = Shadowed(), True
+    ids = vocabulary.encode(text) if vocabulary is not None else ()
+    at = 0
+    """Where the round starts: in ids, or in characters."""
+    by_ids: bool | None = None
+    while found.drafted < MOST_DRAFTED:
+        accepted = place = 0
+        refused = False
+        while accepted < k and not refused:
+            before = _committed(text, ids, at + place, vocabulary, by_ids)
+            if before is None:
+                break
+            proposal = await session.propose(before, min(STEP, k - accepted))
+            if by_ids is None and (proposal.ids is not None or proposal.text):
+                by_ids = proposal.ids is not None and vocabulary is not None
+                if not by_ids:
+                    ids = ()
+            passed, drafted, length = _judge(proposal, text, ids, at + place, by_ids)
+            found.note(proposal, max(drafted, 1), first=first)
+            first = False
+            accepted, place = accepted + passed, place + length
+            # A draft with nothing to say is as good as one refused, but no end of one that held.
+            refused = passed < drafted or not (drafted or accepted)
+            await asyncio.sleep(0)  # A draft that costs nothing must not hold the loop.
+            if not drafted or at + place >= (len(ids) if by_ids else len(text)):
+                break
+        over = at + place >= (len(ids) if by_ids else len(text))
+        if accepted or refused:
+            found.end(accepted, accepted + (refused and not over))
+        if over or not (accepted or refused):
+            break
+        at += place + _one(text, ids, at + place, by_ids)
+        if at >= (len(ids) if by_ids else len(text)):
+            break
+    return found
+
+
+def _committed(
+    text: str,
+    ids: Sequence[int],
+    at: int,
+    vocabulary: Vocabulary | None,
+    by_ids: bool | None,
+) -> Committed | None:
+    if by_ids or (by_ids is None and vocabulary is not None):
+        assert vocabulary is not None
+        return Committed(vocabulary.decode(ids[:at]), tuple(ids[:at])) if at < len(ids) else None
+    return Committed(text[:at]) if at < len(text) else None
+
+
+def _judge(
+    proposal: Proposal, text: str, ids: Sequence[int], at: int, by_ids: bool | None
+) -> tuple[int, int, int]:
+    """(tokens that pass, tokens drafted, how far that is in ids or characters)."""
+    if by_ids:
+        drafted = proposal.ids or ()
+        passed = 0
+        for token, said in zip(drafted, ids[at:], strict=False):
+            if token != said:
+                break
+            passed += 1
+        return passed, min(len(drafted), max(len(ids) - at, 0)), passed
+    pieces = split_pieces(proposal.text)
+    passed, length = matched_pieces(pieces, text[at:])
+    return passed, len(pieces), length
+
+
+def _one(text: str, ids: Sequence[int], at: int, by_ids: bool | None) -> int:
+    """The target's own token after a round, in ids or characters."""
+    if by_ids:
+        return 1
+    rest = split_pieces(text[at : at + 64])
+    return len(rest[0]) if rest else 1
+
+
+async def rejected(
+    session: DraftSession,
+    tokens: Sequence[tuple[str, float]],
+    vocabulary: Vocabulary,
+    rng: random.Random,
+    *,
+    temperature: float = 1.0,
+    k: int = K,
+) -> Shadowed:
+    """Drafts drawn at ``temperature`` against an answer sampled at T = 1 without truncation, whose
+    tokens' log-probabilities ln p are known: rejection sampling.
+
+    The target said x ~ p; a draft would have passed there with probability Σ min(p, q), of which
+    min(1, q(x)/p(x)) is an unbiased estimate. Each position's is tossed for, and rounds run from
+    the starts that those coins give. Positions whose token isn't one id end the replay.
+    """
+    found, at, first = Shadowed(), 0, True
+    ids: list[int] = []
+    while at < len(tokens) and found.drafted < MOST_DRAFTED:
+        accepted, refused = 0, False
+        while accepted < k and not refused and at < len(tokens):
+            text, logprob = tokens[at]
+            own = vocabulary.encode(text)
+            if len(own) != 1:
+                return found
+            before = Committed(vocabulary.decode(ids), tuple(ids))
+            proposal = await session.propose(before, 1, temperature)
+            if proposal.q is None or not proposal.q:
+                return found
+            found.note(proposal, 1, first=first)
+            first = False
+            p, q = math.exp(min(logprob, 0.0)), _probability(proposal, own[0])
+            ids.append(own[0])
+            at += 1
+            refused = rng.random() >= min(1.0, q / p if p > 0 else 1.0)
+            accepted += not refused
+            await asyncio.sleep(0)
+        if accepted or refused:
+            found.end(accepted, accepted + refused)
+        if not refused and at < len(tokens):
+            own = vocabulary.encode(tokens[at][0])
+            if len(own) != 1:
+                return found
+            ids.append(own[0])
+            at += 1
+    return found
+
+
+def _probability(proposal: Proposal, token: int) -> float:
+    assert proposal.q is not None
+    try:
+        return float(proposal.q[0][token])
+    except LookupError:
+        return 0.0
