@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from specroute.cli.advise import advise
 from specroute.cli.batch import batch
 from specroute.cli.calibrate import calibrate
 from specroute.cli.config import config
@@ -39,6 +40,7 @@ app.command()(config)
 app.command()(providers)
 app.command()(policies)
 app.command()(measurements)
+app.command()(advise)
 
 
 def _version(asked: bool) -> None:
