@@ -257,6 +257,8 @@ class PlainStream:
         data = event.data  # An event that is no JSON object is no answer.
         if event.has_content:
             self._tally.content(self._reply.watch.content(), 1)
+            if self._tally.overheard is not None:
+                self._tally.overheard.chunk(event.raw + b"\n\n")
             self._delivered = True
         if event.has_finish:
             self._note_finish(data)
