@@ -59,6 +59,7 @@ bench-closed: $(STAMP)  ## Gains on closed APIs, in seconds and dollars
 
 docs: $(STAMP)  ## Regenerate the generated pages
 	@$(PY) -m specroute.cli providers --markdown > docs/providers.md
+	@$(PY) -m specroute.telemetry.table docs/telemetry.md
 
 wheel-test: $(STAMP)  ## Build the wheel and test it with the source tree out of reach
 	@PY=$(PY) bash .ci/wheel-test

@@ -40,6 +40,7 @@ from specroute.resumption import resumed
 from specroute.routes import Routes
 from specroute.store import MemoryStore, Store, make_store
 from specroute.tally import PlainTally
+from specroute.telemetry import Telemetry, make_telemetry
 from specroute.types import Report, TargetRef
 
 log = logging.getLogger("specroute")
@@ -53,6 +54,7 @@ class Router:
     logged. ``direct``: the plain client: requests go where they are addressed, as they are.
     ``gates``: asked before each call to a provider, told how it went. ``store``: where limits and
     budgets are kept, shared and never closed here; without one, an own one is made by the config.
+    ``telemetry``: told of every request; by default, whatever is installed and configured.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Router:
         direct: bool = False,
         gates: Sequence[Gate] = (),
         store: Store | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.direct = direct
         self.supervisor = Supervisor()
@@ -78,7 +81,12 @@ class Router:
             lambda target: self.routes.price_of(target),
             daily_usd=lambda: self.config.daily_usd,
         )
-        watching = (*gates, limits) if direct else (self.health, *gates, limits)
+        self.telemetry = telemetry or make_telemetry(
+            config, lambda name: self.config.providers.get(name)
+        )
+        watching = (*gates, limits, *self.telemetry.gates)
+        if not direct:
+            watching = (self.health, *watching)
         self.routes = Routes(
             config, self.http_client, self.supervisor, direct=direct, gates=watching
         )
@@ -170,26 +178,30 @@ class Router:
         if capped:
             handle.update(notes=capped)
         self._announce(handle, request.on_report)
-        trace = None if self.recorder is None else self._record(self.recorder, request, tally)
-        if not options.provisional:
-            return await self._answer(
-                request, fields, resolved, tally, options, policy, None, trace
+        chat = request.path.endswith(CHAT)
+        with self.telemetry.request(handle, chat=chat, asked=resolved.asked, streamed=streamed):
+            trace = None if self.recorder is None else self._record(self.recorder, request, tally)
+            if not options.provisional:
+                return await self._answer(
+                    request, fields, resolved, tally, options, policy, None, trace
+                )
+            if not streamed:
+                raise RequestError(
+                    "'specroute.provisional' shows text as it is drafted: it needs stream=True",
+                    param="specroute.provisional",
+                )
+            preview = Preview(
+                self.supervisor,
+                handle,
+                deadline,
+                chat=chat,
+                model=resolved.target.model,
             )
-        if not streamed:
-            raise RequestError(
-                "'specroute.provisional' shows text as it is drafted: it needs stream=True",
-                param="specroute.provisional",
+            return await preview.of(
+                lambda: self._answer(
+                    request, fields, resolved, tally, options, policy, preview, trace
+                )
             )
-        preview = Preview(
-            self.supervisor,
-            handle,
-            deadline,
-            chat=request.path.endswith(CHAT),
-            model=resolved.target.model,
-        )
-        return await preview.of(
-            lambda: self._answer(request, fields, resolved, tally, options, policy, preview, trace)
-        )
 
     async def _answer(
         self,

@@ -20,6 +20,7 @@ from specroute.config.values import (
     Record,
     Shadow,
     StoreConfig,
+    TelemetryConfig,
     Timeouts,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "Record",
     "Shadow",
     "StoreConfig",
+    "TelemetryConfig",
     "Timeouts",
     "find",
     "load",

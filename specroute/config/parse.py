@@ -21,6 +21,7 @@ from specroute.config.provider import (
     parse_provider,
 )
 from specroute.config.spending import read_budgets, read_store, usd_above_0
+from specroute.config.telemetry import read_telemetry
 from specroute.config.values import (
     FALLBACK_ON,
     Config,
@@ -33,7 +34,6 @@ from specroute.types import TargetRef
 
 NOT_YET: Mapping[str, Mapping[str, str]] = {
     "": {
-        "telemetry": "exporting telemetry ([telemetry])",
         "exactness": "an exactness floor outside a policy's parameters (exactness)",
     },
     "models": {
@@ -88,6 +88,7 @@ def parse(
     record, shadow = read_record(root, origins), read_shadow(root, origins)
     daily_usd = read_budgets(root, origins)
     store = read_store(root, origins)
+    telemetry = read_telemetry(root, origins)
     root.finish(NOT_YET[""])
     if problems:
         raise ConfigError([_scrub(problem, environ) for problem in problems], source)
@@ -100,6 +101,7 @@ def parse(
         shadow=shadow,
         daily_usd=daily_usd,
         store=store,
+        telemetry=telemetry,
         source=source,
         origins=origins.found,
     )

@@ -144,6 +144,17 @@ class StoreConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TelemetryConfig:
+    """The ``[telemetry]`` table."""
+
+    traces: bool = True
+    metrics: bool = True
+    """By OpenTelemetry, where its API is installed and an SDK set up."""
+    log: str = "debug"
+    """The level of the line for each request: ``off | debug | info``."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole file, validated."""
 
@@ -157,6 +168,7 @@ class Config:
     daily_usd: float | None = None
     """``budgets.daily.usd``; a day is one from midnight to midnight UTC."""
     store: StoreConfig = StoreConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     source: str = "argument"
     """Where it came from: a path, ``argument``, or ``AsyncSpecRoute(base_url=…)``."""
     origins: Mapping[str, str] = field(default_factory=dict)

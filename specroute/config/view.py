@@ -28,6 +28,7 @@ def effective(config: Config) -> dict[str, Any]:
     store = config.store
     shown["store"] = {"kind": store.kind, **({"path": store.path} if store.path else {})}
     shown["models"] = {model.name: _model(model) for model in config.models.values()}
+    shown["telemetry"] = asdict(config.telemetry)
     if config.record is not None:
         shown["record"] = asdict(config.record)
     if any(model.drafts for model in config.models.values()):

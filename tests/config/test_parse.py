@@ -137,7 +137,7 @@ REFUSED = [
     (
         {"provider": {}},
         "provider: unknown key (did you mean 'providers'?); known: budgets, default_provider, drafts, "
-        "models, providers, record, shadow, store, version",
+        "models, providers, record, shadow, store, telemetry, version",
     ),
     ({"providers": []}, "providers: expected a table, got []"),
     ({"providers": {"lab": "http://x"}}, "providers.lab: expected a table, got 'http://x'"),
@@ -363,6 +363,8 @@ REFUSED = [
         "models.m.max_cost_usd: expected an amount of dollars > 0, got 0",
     ),
     ({"store": {"kind": "redis"}}, "store.kind: expected one of 'memory', 'file', got 'redis'"),
+    ({"telemetry": {"log": "warn"}}, "telemetry.log: expected one of 'off', 'debug', 'info', got"),
+    ({"telemetry": {"content": True}}, "telemetry.content: unknown key"),
     ({"store": {"path": "x.sqlite3"}}, "store.path: only for kind = 'file'; remove it"),
 ]
 
@@ -376,7 +378,6 @@ def test_a_mistake_is_refused_with_path_value_and_expectation(data: object, mess
 
 
 NOT_YET = [
-    ({"telemetry": {}}, "telemetry: exporting telemetry ([telemetry])"),
     (
         {"exactness": "exact"},
         "exactness: an exactness floor outside a policy's parameters (exactness)",
