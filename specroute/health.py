@@ -7,7 +7,7 @@ came of it, whatever config is in force; sends nothing and holds nothing up.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from specroute.config import ProviderConfig
@@ -85,17 +85,6 @@ class Health:
         answers = departure.purpose in _ANSWERS
         probe = answers and deployment.breaker.enter(self.clock())
         return _Watched(self, deployment, departure.provider, answers, probe)
-
-    def soonest(self, deployments: Iterable[Deployment]) -> int:
-        """The index of the one to ask: the first that is ready, else the one whose wait is the
-        shortest, the earlier of two alike."""
-        now = self.clock()
-        listed = list(deployments)
-        for index, deployment in enumerate(listed):
-            if deployment.ready(now):
-                return index
-        waits = [(d.wait(now), i) for i, d in enumerate(listed)]
-        return min(waits)[1]
 
 
 class _Watched:
