@@ -28,7 +28,9 @@ class AsyncSpecRoute(DropIn, openai.AsyncOpenAI):
 
     Every argument of ``AsyncOpenAI`` means the same here. ``config``: a ``specroute.toml``'s path,
     a dict of its structure, or a :class:`~specroute.config.Config`. ``on_report``: called with
-    each chat or completions call's final :class:`~specroute.types.Report`; may be async.
+    each chat or completions call's final :class:`~specroute.types.Report`; may be async. ``watch``:
+    look at the config's file every second and :meth:`reload` it when it has changed; one that is
+    wrong is logged and changes nothing.
 
     With ``api_key``, ``base_url`` or another of openai's credentials it is a plain client for that
     address; with none of them and no ``config`` it looks for a config file, and failing that is a

@@ -72,6 +72,16 @@ def elsewhere(router: Router, base_url: str | httpx2.URL | NotGiven | None) -> b
     return str(base_url).rstrip("/") != known
 
 
+def located(source: ConfigSource | None) -> Path | Mapping[str, Any] | None:
+    """Where a config comes from, to be read again; ``None``: it is a value, or there is no file."""
+    if isinstance(source, Config):
+        return None
+    if isinstance(source, Mapping):
+        return source
+    path = translated(find) if source is None else Path(source).expanduser()
+    return None if path is None else path.absolute()
+
+
 def load_config(source: Mapping[str, Any] | str | os.PathLike[str] | None) -> Config:
     if not (source is None or isinstance(source, Mapping | str | os.PathLike)):
         raise openai_errors.ConfigError(

@@ -7,7 +7,8 @@ openai's own code does the rest (types, ``.parse()``, ``.stream()``, raw respons
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
@@ -22,15 +23,17 @@ from specroute.client_config import (
     config_of_plain,
     elsewhere,
     load_config,
+    located,
     shown_base_url,
     translated,
 )
-from specroute.config import Config, PolicyConfig, parse_policy
+from specroute.config import Config, PolicyConfig, load, parse_policy
 from specroute.exchange import OnReport
 from specroute.http import wire
+from specroute.reloading import Watcher
 from specroute.router import Router
 from specroute.seam import AsyncSeam, SyncSeam
-from specroute.store import make_store
+from specroute.store import Store, make_store
 from specroute.stream_decoder import StrictDecoder
 from specroute.transport import HINT, HINTS, PROVIDER, Hints
 
@@ -46,6 +49,10 @@ PLACEHOLDER_KEY = "specroute"
 """openai's constructor wants a key; with a config the providers' own keys are used instead."""
 
 _FIELDS = ("model", "stream", "stream_options", "specroute", "n", "prompt")
+
+
+def _routers(config: Config, *, direct: bool) -> Callable[[httpx2.AsyncClient, Store], Router]:
+    return lambda upstream, store: Router(config, http_client=upstream, direct=direct, store=store)
 
 
 class DropIn(_Client):
@@ -67,6 +74,7 @@ class DropIn(_Client):
         http_client: Any = None,
         config: ConfigSource | None = None,
         on_report: OnReport | None = None,
+        watch: bool = False,
         _policy: PolicyConfig | None = None,
         _inherited: Config | None = None,
         **options: Any,
@@ -110,19 +118,58 @@ class DropIn(_Client):
             self._custom_headers = dict(default_headers or {})
         if shared is None:
             by = loaded or config_of_plain(str(self.base_url), self.api_key or None)
-            seam.connections.answer_with(
-                lambda upstream, store: Router(
-                    by, http_client=upstream, direct=not configured, store=store
-                ),
-                make_store(by.store),
-            )
+            seam.connections.answer_with(_routers(by, direct=not configured), make_store(by.store))
+            if configured:
+                seam.connections.source = located(config)
+        if watch:
+            self._watch()
 
     @classmethod
     def from_config(cls, source: ConfigSource | None = None, **options: Any) -> Self:
         """A client by a config: a path, a dict, a ``Config``, or (``None``) the file found by the
         usual look-up. ``options`` are the constructor's. Raises :class:`specroute.ConfigError`."""
         config = source if isinstance(source, Config) else load_config(source)
-        return cls(config=config, **options)
+        made = cls(config=config, **{**options, "watch": False})
+        made._seam.connections.source = located(source)
+        if options.get("watch"):
+            made._watch()
+        return made
+
+    def reload(self, config: ConfigSource | None = None) -> Config:
+        """Take a new config; ``None``: the file or dict of the old one, read again.
+
+        It is checked first. Then requests that begin from now on go by it, those under way end by
+        the old one. Measurements, calibrations and loaded drafts stay where what they are of has
+        not changed; what nobody needs any more is freed after its last request. Holds for every
+        client made from this one by :meth:`with_options`, on every event loop.
+
+        Raises :class:`specroute.ConfigError`, with every problem, and then nothing has changed.
+        ``[store]`` can't be changed so.
+        """
+        connections = self._seam.connections
+        if config is None:
+            config = connections.source
+            if config is None:
+                raise openai_errors.ConfigError(
+                    "this client has no config that could be read again: pass the new one to "
+                    "reload()"
+                )
+        found = config if isinstance(config, Config) else load_config(config)
+        translated(lambda: connections.reload(found, _routers(found, direct=False)))
+        return found
+
+    def _watch(self) -> None:
+        path = self._seam.connections.source
+        if not isinstance(path, Path):
+            raise openai_errors.ConfigError(
+                "watch=True: only a config file can be watched; call reload() with what is new"
+            )
+        connections = self._seam.connections
+
+        def use(config: Config) -> None:
+            connections.reload(config, _routers(config, direct=False))
+
+        connections.watch(Watcher(path, lambda: load(path), use))
 
     @property
     def router(self) -> Router:

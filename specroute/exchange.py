@@ -183,6 +183,10 @@ class Speculation(Protocol):
         """Get ready ahead of the first request; one sentence for each thing not to be had."""
         ...
 
+    def retire(self) -> None:
+        """Another one answers from now on: free what only this one has after its last request."""
+        ...
+
     async def aclose(self) -> None:
         """Free what it holds; idempotent."""
         ...

@@ -63,6 +63,21 @@ class Kept:
             log.warning("%s is not used: %s: %s", self.path, type(error).__name__, error)
             return 0
 
+    def loaded(self) -> Measurements:
+        """What was kept, or nothing yet."""
+        found = Measurements()
+        self.load(found)
+        return found
+
+    def handed_over(self, before: Kept, seen: Measurements) -> Measurements:
+        """What was measured under another config, as far as it is of the same servers and drafts;
+        the very same object where nothing of those has changed."""
+        if (before.targets, before.drafts) == (self.targets, self.drafts):
+            return seen
+        found = Measurements()
+        load(found, before.collect(seen), self.targets, self.drafts, time.time())
+        return found
+
     def save(self, seen: Measurements) -> Path | None:
         """Keep what was measured; the file, or ``None`` where there was nothing to keep."""
         return self.write(self.collect(seen))

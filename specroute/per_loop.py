@@ -58,6 +58,23 @@ class PerLoop(Generic[T]):
             return self._latest
         return self._values.get(loop, self._latest)
 
+    def exchange(self, change: Callable[[T], T], make: Callable[[], T]) -> list[T]:
+        """Put ``change(value)`` in the place of every value, and have further ones made by
+        ``make``; the old values. If ``change`` raises, nothing has changed."""
+        with self._lock:
+            changed: dict[int, T] = {}
+            old: list[T] = []
+            for value in (self._latest, self._unbound, *self._values.values()):
+                if value is not None and id(value) not in changed:
+                    changed[id(value)] = change(value)
+                    old.append(value)
+            self._make = make
+            self._latest = changed[id(self._latest)]
+            if self._unbound is not None:
+                self._unbound = changed[id(self._unbound)]
+            self._values = {loop: changed[id(v)] for loop, v in self._values.items()}
+            return old
+
     def _bind(self, loop: asyncio.AbstractEventLoop) -> T:
         with self._lock:
             for old in [each for each in self._values if each.is_closed()]:

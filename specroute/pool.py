@@ -50,7 +50,8 @@ Announce = Callable[[ReportHandle], None]
 class Pool:
     """Shared by all requests of a client. ``http`` gives the client for a provider.
 
-    ``drafters``: ready-made ones, by the name of their ``[drafts.…]`` table.
+    ``drafters``: ready-made ones, by the name of their ``[drafts.…]`` table. ``before``: the pool
+    of an older config, whose drafters and findings are kept where their tables have not changed.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Pool:
         supervisor: Supervisor,
         measurements: Measurements,
         drafters: Mapping[str, Drafter] | None = None,
+        before: Pool | None = None,
     ) -> None:
         self._config = config
         self._http = http
@@ -72,6 +74,32 @@ class Pool:
         self.resting: dict[str, Backoff] = {}
         """Drafters that came too late or broke, by name."""
         self._loads: dict[str, asyncio.Task[DraftError | None]] = {}
+        self._found: dict[tuple[TargetRef, str | None], Target] = {}
+        """Targets of the config before, for what was learned of them."""
+        self._lent: set[str] = set()
+        """Drafters that a later pool goes on with."""
+        if before is not None:
+            self._take_over(before)
+
+    def _take_over(self, before: Pool) -> None:
+        for key, target in {**before._found, **before.targets}.items():
+            name = key[0].provider
+            if _same_server(self._config.providers.get(name), before._config.providers.get(name)):
+                self._found[key] = target
+        for name, drafter in before._drafters.items():
+            own = self.draft_config(name)
+            if own != before.draft_config(name) or (
+                own.provider is not None
+                and self._config.providers.get(own.provider)
+                != before._config.providers.get(own.provider)
+            ):
+                continue
+            before._lent.add(name)
+            self._drafters[name] = drafter
+            if name in before.resting:
+                self.resting[name] = before.resting[name]
+            if name in before._loads:
+                self._loads[name] = before._loads[name]
 
     def target(self, ref: TargetRef, provider: ProviderConfig, model: ModelConfig) -> Target:
         key = (ref, model.tokenizer)
@@ -88,6 +116,10 @@ class Pool:
                     provider.capabilities,
                 ),
             )
+            known = self._found.pop(key, None)
+            if known is not None:
+                found.learned, found.tokenizer = known.learned, known.tokenizer
+                found.calibrating = known.calibrating
         return found
 
     def draft_config(self, name: str) -> DraftConfig:
@@ -298,10 +330,19 @@ class Pool:
             self.measurements.first_pace(name, ttft_s=scored.seconds, tpot_s=tpot, at=at)
 
     async def aclose(self) -> None:
-        """Free the drafters; idempotent."""
+        """Free the drafters that no later pool goes on with; idempotent."""
         drafters, self._drafters = self._drafters, {}
-        for drafter in drafters.values():
-            await drafter.aclose()
+        for name, drafter in drafters.items():
+            if name not in self._lent:
+                await drafter.aclose()
+
+
+def _same_server(a: ProviderConfig | None, b: ProviderConfig | None) -> bool:
+    """Whether what was learned at one holds for the other: limits, prices and keys may differ."""
+    if a is None or b is None:
+        return False
+    each = [(p.base_url, p.profile, p.capabilities, p.query) for p in (a, b)]
+    return each[0] == each[1]
 
 
 async def _loaded(drafter: Drafter) -> DraftError | None:

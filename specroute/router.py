@@ -68,13 +68,17 @@ class Router:
         gates: Sequence[Gate] = (),
         store: Store | None = None,
         telemetry: Telemetry | None = None,
+        before: Router | None = None,
     ) -> None:
         self.direct = direct
-        self.supervisor = Supervisor()
+        self.supervisor: Supervisor = Supervisor() if before is None else before.supervisor
+        self._gates = gates
+        self._store = store
+        self._telemetry = telemetry
         self._on_report = on_report
         self._own_client = http_client is None
         self.http_client = http_client or httpx2.AsyncClient(limits=LIMITS, timeout=None)
-        self.health = Health()
+        self.health: Health = Health() if before is None else before.health
         self._own_store = make_store(config.store) if store is None else None
         limits = LimitGate(
             store or self._own_store or MemoryStore(),
@@ -87,23 +91,64 @@ class Router:
         watching = (*gates, limits, *self.telemetry.gates)
         if not direct:
             watching = (self.health, *watching)
-        self.routes = Routes(
+        self.routes: Routes = Routes(
             config, self.http_client, self.supervisor, direct=direct, gates=watching
         )
-        self.speculation = speculation or self._speculator()
+        self.speculation = speculation or self._speculator(before)
         self.recorder: Recorder | None = None
-        if config.record is not None:
+        if before is not None and before.config.record == config.record:
+            self.recorder = before.recorder
+        elif config.record is not None:
             self.recorder = Recorder(config.record, self.supervisor, self.routes.price_of)
+        self._older: list[Recorder | Speculation] = []
+        """Of configs before: requests that began with them may still need them."""
         self._rng = random.Random()
         self.closed = False
 
-    def _speculator(self) -> Speculation | None:
+    def _speculator(self, before: Router | None) -> Speculation | None:
         """Whoever speculates; nobody (and nothing loaded) where no model has drafts."""
         if not any(model.drafts for model in self.config.models.values()):
             return None
         from specroute.speculator import Speculator
 
-        return Speculator(self.config, self.http, self.supervisor)
+        old = None if before is None else before.speculation
+        old = old if isinstance(old, Speculator) else None
+        return Speculator(self.config, self.http, self.supervisor, before=old)
+
+    def successor(self, config: Config) -> Router:
+        """A router by ``config`` in the place of this one.
+
+        Connections, health, measurements, and the drafts and findings that still apply go over to
+        it; requests that are under way end here, by the config they began with. What only this one
+        has is freed after the last of them. Raises :class:`ConfigError`; then this one stays.
+        """
+        if self.direct:
+            raise ConfigError("a client without a config has nothing to reload")
+        if config.store != self.config.store:
+            raise ConfigError(
+                "store: can't be changed while the client runs; make a new client", config.source
+            )
+        made = Router(
+            config,
+            http_client=self.http_client,
+            on_report=self._on_report,
+            gates=self._gates,
+            store=self._store or self._own_store,
+            telemetry=self._telemetry,
+            before=self,
+        )
+        made._own_client, made._own_store = self._own_client, self._own_store
+        made._older = [*self._older]
+        if self.recorder is not None and made.recorder is not self.recorder:
+            made._older.append(self.recorder)
+        if self.speculation is not None:
+            made._older.append(self.speculation)
+        return made
+
+    def retire(self) -> None:
+        """A successor answers from now on: free what is only this one's once nobody needs it."""
+        if self.speculation is not None:
+            self.speculation.retire()
 
     def __repr__(self) -> str:
         return f"Router({self.config.source!r}, models={sorted(self.config.models)!r})"
@@ -416,8 +461,9 @@ class Router:
         await self.supervisor.aclose()
         if self.speculation is not None:
             await self.speculation.aclose()
-        if self.recorder is not None:
-            await self.recorder.aclose()
+        for each in (self.recorder, *self._older):
+            if each is not None:
+                await each.aclose()
         if self._own_store is not None:
             await self._own_store.aclose()
         if self._own_client:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx2
 from openai import DefaultAsyncHttpxClient
 
+from specroute.config import Config
 from specroute.http.supervisor import Supervisor
 from specroute.loop_thread import Hold, LoopThread
 from specroute.per_loop import PerLoop
+from specroute.reloading import Watcher
 from specroute.router import Router
 from specroute.store import Store
 from specroute.threaded import Threaded
@@ -35,6 +38,10 @@ class Connections:
     def __init__(self, given: httpx2.AsyncClient | None, parent: Connections | None = None) -> None:
         self.owned = given is None
         self.closed = False
+        self.source: Path | Mapping[str, Any] | None = None
+        """Where the config comes from, to be read again."""
+        self._watcher: Watcher | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._parent = parent
         self._upstreams: PerLoop[httpx2.AsyncClient] = (
             parent._upstreams
@@ -50,6 +57,20 @@ class Connections:
         self.routers = PerLoop(lambda: make(upstreams.peek(), store))
         self._store = store
 
+    def reload(self, config: Config, make: Callable[[httpx2.AsyncClient, Store], Router]) -> None:
+        """Let routers by ``config`` answer from now on, on every loop; ``make`` as before. Raises
+        :class:`~specroute.errors.ConfigError`, and then nothing has changed."""
+        upstreams, store = self._upstreams, self._store
+        old = self.routers.exchange(
+            lambda router: router.successor(config), lambda: make(upstreams.peek(), store)
+        )
+        for router in old:
+            router.retire()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have the config's file watched, on the loop that sends the next request."""
+        self._watcher = watcher
+
     @property
     def upstream(self) -> httpx2.AsyncClient:
         """The running loop's."""
@@ -59,7 +80,10 @@ class Connections:
     def router(self) -> Router:
         """The running loop's, over its upstream client."""
         self._upstreams.here()
-        return self.routers.here()
+        router = self.routers.here()
+        if self._watcher is not None and (self._watching is None or self._watching.done()):
+            self._watching = router.supervisor.spawn(self._watcher.run(), name="config watcher")
+        return router
 
     @property
     def shown(self) -> httpx2.AsyncClient:

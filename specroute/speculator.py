@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -143,7 +144,8 @@ def _texts(session: Session, view: View) -> tuple[str, ...]:
 class Speculator:
     """Shared by all requests of a client. ``http`` gives the client for a provider.
 
-    ``drafters``: ready-made ones, by the name of their ``[drafts.…]`` table.
+    ``drafters``: ready-made ones, by the name of their ``[drafts.…]`` table. ``before``: that of an
+    older config, whose measurements, drafters and findings are taken over as far as they apply.
     """
 
     def __init__(
@@ -152,15 +154,24 @@ class Speculator:
         http: Callable[[ProviderConfig], HttpClient],
         supervisor: Supervisor,
         drafters: Mapping[str, Drafter] | None = None,
+        before: Speculator | None = None,
     ) -> None:
         self._supervisor = supervisor
+        self._under_way = 0
+        self._retired = False
         self._policies: dict[object, _Chosen] = {}
-        self.measurements = Measurements()
         self._kept = Kept(config)
-        self._kept.load(self.measurements)
+        self.measurements: Measurements = (
+            self._kept.loaded()
+            if before is None
+            else self._kept.handed_over(before._kept, before.measurements)
+        )
         self._keeping: asyncio.Task[None] | None = None
         self._rng = random.Random()
-        self.pool = Pool(config, http, supervisor, self.measurements, drafters)
+        for model in config.models.values():
+            self._policy(model.policy)  # A policy that can't be is an error now, not later.
+        old = None if before is None else before.pool
+        self.pool: Pool = Pool(config, http, supervisor, self.measurements, drafters, old)
         self.shadow = Shadow(
             config.shadow,
             supervisor,
@@ -168,8 +179,6 @@ class Speculator:
             self.pool.ready,
             {d.name: f"{d.provider}:{d.model}" for d in config.drafts.values() if d.provider},
         )
-        for model in config.models.values():
-            self._policy(model.policy)  # A policy that can't be is an error now, not later.
 
     async def try_run(self, call: TextCall) -> bytes | SpeculativeStream | str:
         """A body (a JSON answer or a stream of chunks), or one sentence why the call goes plain.
@@ -178,6 +187,8 @@ class Speculator:
         """
         if self._keeping is None and self._kept.path is not None:
             self._keeping = self._supervisor.spawn(self._keep_measured(), name="measurements")
+        self._under_way += 1
+        call.handle.on_finish(self._ended)
         request = TextRequest.read(call.path, call.body)
         traffic = traffic_class(request)
         after = self._watch(call, request, traffic)
@@ -570,6 +581,24 @@ class Speculator:
     async def warm_up(self, announce: Announce) -> list[str]:
         """As :meth:`Pool.warm_up`."""
         return await self.pool.warm_up(announce)
+
+    def retire(self) -> None:
+        """A later one answers from now on: free what only this one has after its last request."""
+        self._retired = True
+        keeping, self._keeping = self._keeping, None
+        if keeping is not None:  # The later one keeps what was measured.
+            keeping.get_loop().call_soon_threadsafe(keeping.cancel)
+        self._free()
+
+    def _ended(self, report: Report) -> None:
+        self._under_way -= 1
+        self._free()
+
+    def _free(self) -> None:
+        if self._retired and self._under_way <= 0:
+            with suppress(RuntimeError):  # No loop runs: it is freed when the client is closed.
+                asyncio.get_running_loop()
+                self._supervisor.spawn(self.pool.aclose(), name="end of an older config's drafts")
 
     async def aclose(self) -> None:
         """Free the drafters, keep what was measured; idempotent."""
