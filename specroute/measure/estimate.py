@@ -78,13 +78,16 @@ class Law:
     least: float = 0.0
     factor: Estimate = Estimate(1.0, 1.0, 1.0)
 
+    def mean_at(self, x: float, y: float) -> float:
+        """The mean at (x, y) alone."""
+        return max(self.base + self.per_x * x + self.per_y * y, self.least) * self.factor.mean
+
     def at(self, x: float, y: float) -> Estimate:
         """The mean at (x, y), with the interval of that mean (not of one observation)."""
-        found = self.base + self.per_x * x + self.per_y * y
         c00, c01, c02, c11, c12, c22 = self.covariance
         variance = c00 + x * (2 * c01 + x * c11 + 2 * y * c12) + y * (2 * c02 + y * c22)
         factor = self.factor
-        mean = max(found, self.least) * factor.mean
+        mean = self.mean_at(x, y)
         spread = mean * (factor.high - factor.low) / (2 * Z * factor.mean)
-        deviation = math.sqrt(max(variance, 0.0) * factor.mean**2 + spread**2)
-        return Estimate.around(mean, deviation, self.weight)
+        half = Z * math.sqrt(max(variance, 0.0) * factor.mean**2 + spread**2)
+        return Estimate(mean, mean - half if half < mean else 0.0, mean + half, self.weight)

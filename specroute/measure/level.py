@@ -99,10 +99,11 @@ class Level:
     deviations away; several of them in a row are a new level, and the old one is forgotten."""
 
     KEPT = 8
-    __slots__ = ("_decay", "_drift", "_recent", "_scatter", "_sum", "steps", "weight")
+    __slots__ = ("_decay", "_drift", "_estimate", "_recent", "_scatter", "_sum", "steps", "weight")
 
     def __init__(self, decay: float = 0.95) -> None:
         self._decay = decay
+        self._estimate: Estimate | None = None
         self._sum = 0.0
         self.weight = 0.0
         self._scatter = Scatter()
@@ -114,6 +115,7 @@ class Level:
     def add(self, value: float, weight: float = 1.0) -> bool:
         """Take in one value (> 0); whether it showed that the level has changed."""
         value = max(value, 1e-9)
+        self._estimate = None
         self._recent.append((value, weight))
         if not self.weight:
             self._sum, self.weight = value * weight, weight
@@ -136,11 +138,6 @@ class Level:
         self.weight = self.weight * self._decay + weight
         return False
 
-    def forget(self, share: float) -> None:
-        """Let what was seen count for ``share`` of its weight."""
-        self._sum *= share
-        self.weight *= share
-
     @property
     def value(self) -> float | None:
         return self._sum / self.weight if self.weight else None
@@ -152,12 +149,13 @@ class Level:
 
     def estimate(self) -> Estimate | None:
         """The mean with its interval; ``None`` before the first value."""
-        if not self.weight:
-            return None
-        mean = self._sum / self.weight
-        # Weights fall geometrically: about twice as many values as their sum are behind the mean;
-        # successive ones resemble each other, so only the sum is counted.
-        return Estimate.around(mean, mean * self.scale / math.sqrt(self.weight), self.weight)
+        if self._estimate is None and self.weight:
+            mean = self._sum / self.weight
+            # Weights fall geometrically: about twice as many values as their sum are behind the
+            # mean; successive ones resemble each other, so only the sum is counted.
+            deviation = mean * self.scale / math.sqrt(self.weight)
+            self._estimate = Estimate.around(mean, deviation, self.weight)
+        return self._estimate
 
     def dump(self) -> list[Any]:
         return [self._sum, self.weight, self._scatter.dump()]
@@ -166,6 +164,7 @@ class Level:
         """Take over a dump, at ``share`` of its weight."""
         self._sum, self.weight = float(data[0]) * share, float(data[1]) * share
         self._scatter.load(data[2])
+        self._estimate = None
 
 
 class Factor:
@@ -175,19 +174,27 @@ class Factor:
     """
 
     BETWEEN = 0.15
-    __slots__ = ("_epoch", "_level")
+    __slots__ = ("_epoch", "_estimate", "_level")
 
     def __init__(self) -> None:
         self._level = Level(0.95)
         self._epoch = 0
+        self._estimate: tuple[int, Estimate] | None = None
 
     def add(self, ratio: float, epoch: int, weight: float = 1.0) -> None:
         """``epoch``: how often the law itself has changed; a new one starts the factor anew."""
         if epoch != self._epoch:
             self._level, self._epoch = Level(0.95), epoch
         self._level.add(ratio, weight)
+        self._estimate = None
 
     def estimate(self, epoch: int) -> Estimate:
+        """As long as the law has changed ``epoch`` times."""
+        if self._estimate is None or self._estimate[0] != epoch:
+            self._estimate = (epoch, self._shrunk(epoch))
+        return self._estimate[1]
+
+    def _shrunk(self, epoch: int) -> Estimate:
         level = self._level if epoch == self._epoch else _NEVER
         prior = 1 / self.BETWEEN**2
         seen = level.weight / max(level.scale, 0.02) ** 2
@@ -200,6 +207,7 @@ class Factor:
     def load(self, data: Any, share: float) -> None:
         self._level.load(data[0], share)
         self._epoch = 0
+        self._estimate = None
 
 
 _NEVER = Level()

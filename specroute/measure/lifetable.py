@@ -200,6 +200,7 @@ class Rounds:
     __slots__ = (
         "_evidence",
         "_leaf",
+        "_own",
         "_recent",
         "_unit",
         "_watch",
@@ -221,6 +222,8 @@ class Rounds:
         self._unit = 1.0
         self._leaf = True
         self._evidence: Acceptance | None = None
+        self._own: dict[bool, Acceptance] = {}
+        """What was read since the last round."""
         if parent is not None:
             parent._leaf = False
         self._watch = (Watch(), Watch())
@@ -270,7 +273,7 @@ class Rounds:
             after = self._watch[shadow].add(accepted, judged, rate, seen, answer)
         self._recent.append((shadow, accepted, judged, weight))
         table.add(accepted, judged, self._unit * weight)
-        self._evidence = None
+        self._unread()
         if after:
             self._start_anew(after, shadow)
 
@@ -287,7 +290,11 @@ class Rounds:
     def _scale(self, factor: float) -> None:
         for table in (self.real, self.shadow):
             table.scale(factor)
+        self._unread()
+
+    def _unread(self) -> None:
         self._evidence = None
+        self._own.clear()
 
     def _adjust(self, parent: Rounds) -> None:
         """Bring what was added to the parent into its present units."""
@@ -302,12 +309,16 @@ class Rounds:
         """Let what was seen count for ``share`` of its weight, down to ``least`` judged tokens."""
         if (self.real.judged + self.shadow.judged) * share > least * self._unit:
             self._unit /= share
-            self._evidence = None
+            self._unread()
 
     def own(self, *, shadow: bool = False) -> Acceptance:
         """This class's own evidence of one kind."""
-        table = self.shadow if shadow else self.real
-        return _in_units(table.counts(), self._unit, self._watch[shadow].dispersion)
+        found = self._own.get(shadow)
+        if found is None:
+            table = self.shadow if shadow else self.real
+            found = _in_units(table.counts(), self._unit, self._watch[shadow].dispersion)
+            self._own[shadow] = found
+        return found
 
     def evidence(self) -> Acceptance:
         """Own evidence of both kinds, and at each position up to ``STRENGTH`` tokens of what the
@@ -374,7 +385,7 @@ class Rounds:
         if self.parent is not None:
             self._within_log = (self.parent.real.logscale, self.parent.shadow.logscale)
         self.seen_at = float(data["at"])
-        self._evidence = None
+        self._unread()
 
 
 def _in_units(

@@ -234,7 +234,7 @@ class Measurements:
         tokens'. Where none is known, or it is most of the time, only the length counts."""
         law = self.targets[target].ttft.law()
         if law is not None and tokens >= SHORT:
-            left = total_s - law.at(prompt_tokens, in_flight).mean
+            left = total_s - law.mean_at(prompt_tokens, in_flight)
             if left > total_s / 2:
                 self.pace(
                     target,
@@ -278,12 +278,12 @@ class Measurements:
     ) -> None:
         """One scoring request's time, calibration's included. ``how``: as in :meth:`round`."""
         seen, first = self.judged[target, how], self.targets[target].ttft
-        before = seen.law.at_ordinary()
+        before = seen.law.mean
         stepped = seen.law.add(context, k, seconds)
-        now, law = seen.law.at_ordinary(), first.law()
+        now, law = seen.law.mean, first.law()
         if law is not None and now is not None:
-            step = now.mean - before.mean if stepped and before is not None else 0.0
-            plain = law.at(seen.law.ordinary[0], 0.0).mean
+            step = now - before if stepped and before is not None else 0.0
+            plain = law.mean_at(seen.law.ordinary[0], 0.0)
             seen.anchor.timed(plain, first.seen, step, 1 / max(seen.law.weight, 1.0))
         seen.seen_at = at
 
@@ -438,16 +438,16 @@ class Measurements:
         at = (prompt_tokens, in_flight) if prompt_tokens else seen.ttft.ordinary
         answer = self._answer(target, names)
         law = _round_law_now(seen, judged)
-        scoring = None if law is None else law.at(*judged.law.ordinary)
+        scoring = None if law is None else law.mean_at(*judged.law.ordinary)
         token = draft.token.estimate()
         return Snapshot(
             pace=Pace(
-                None if ttft is None else ttft.at(*at).mean,
-                None if tpot is None else tpot.at(*at).mean,
+                None if ttft is None else ttft.mean_at(*at),
+                None if tpot is None else tpot.mean_at(*at),
                 None if answer is None else answer.mean,
             ),
             acceptance=rounds.evidence() if rounds is mine else rounds.lends(),
-            verify_s=None if scoring is None else scoring.mean + (judged.drawing.value or 0.0),
+            verify_s=None if scoring is None else scoring + (judged.drawing.value or 0.0),
             draft_s=None if token is None else token.mean,
             rounds=judged.law.weight,
             since_tried=self._since.get((target, drafter, traffic), 0),
@@ -535,7 +535,7 @@ def _compare(
 ) -> None:
     found = law.law()
     if found is not None and law.weight >= _SETTLED:
-        factor.add(value / max(found.at(x, y).mean, 1e-9), law.epoch, weight)
+        factor.add(value / max(found.mean_at(x, y), 1e-9), law.epoch, weight)
 
 
 def _round_law_now(target: Target, judged: Judged) -> Law | None:

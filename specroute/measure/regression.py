@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import replace
 from typing import Any
 
 from specroute.measure.estimate import Estimate, Law
@@ -68,7 +67,7 @@ class Regression:
         self._recent.append((x, y, value, weight))
         law = self.law()
         if law is not None:
-            expected = max(law.base + law.per_x * x + law.per_y * y, law.least, _TINY)
+            expected = max(law.mean_at(x, y), _TINY)
             residual = math.log(value / expected)
             scale = self._scatter.value
             after = self._drift.add(standardised(residual, scale))
@@ -177,7 +176,10 @@ class Regression:
 
 def scaled(law: Law | None, factor: Estimate) -> Law | None:
     """A class's law."""
-    return None if law is None else replace(law, factor=factor)
+    if law is None:
+        return None
+    c = law.covariance
+    return Law(law.base, law.per_x, law.per_y, c, law.weight, law.least, factor)
 
 
 def _solved(
