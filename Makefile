@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-live check format bench bench-closed docs wheel-test ci clean
+.PHONY: help setup demo test test-live check format bench bench-closed bench-policy docs wheel-test ci clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -56,6 +56,9 @@ bench: $(STAMP)  ## Overhead against its peers, drafting speed, speculation agai
 
 bench-closed: $(STAMP)  ## Gains on closed APIs, in seconds and dollars
 	@$(PY) -m bench.closed
+
+bench-policy: $(STAMP)  ## What the policies win and lose in virtual time, and whether it holds
+	@$(PY) bench/policy.py
 
 docs: $(STAMP)  ## Regenerate the generated pages
 	@$(PY) -m specroute.cli providers --markdown > docs/providers.md

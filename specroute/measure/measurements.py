@@ -153,7 +153,10 @@ class Measurements:
         return max(self.targets[target].in_flight - 1, 0)
 
     def attempted(self, attempts: Iterable[Attempt], at: float = 0.0) -> None:
-        """Calls that left for providers: what failed, what was refused, what was cached."""
+        """One request's calls that left for providers: what failed, what was refused, what was
+        cached. Its first scoring request finds no more in a cache than a plain call would, so it
+        counts as one."""
+        first = True
         for attempt in attempts:
             if attempt.outcome in ("cancelled", "abandoned"):
                 continue  # The caller's doing.
@@ -165,7 +168,10 @@ class Measurements:
                 seen.failed.add(attempt.outcome != "ok")
             usage = attempt.usage
             if usage.prompt_tokens and usage.cached_tokens is not None:
-                share = seen.cached.setdefault(attempt.purpose, Share(0.95))
+                purpose = attempt.purpose
+                if purpose == "score" and first:
+                    purpose, first = "plain", False
+                share = seen.cached.setdefault(purpose, Share(0.95))
                 share.add(min(1.0, usage.cached_tokens / usage.prompt_tokens))
 
     # --- plain pace -------------------------------------------------------------------------

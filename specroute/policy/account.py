@@ -26,12 +26,15 @@ class Settled:
     j: float
     plain_j: float
     dollars: float | None = None
-    allowed_dollars: float | None = None
-    """``None``: no limit."""
+    plain_dollars: float | None = None
+    allowed: float = 0.0
+    """Of plain's dollars, how many times it may cost; 0: no limit."""
     plain: bool = False
     """It was a plain call to its own target,"""
     yardstick: bool = False
     """only to keep plain's pace known."""
+    strays: float = 0.0
+    """J expected beyond the best plan's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,14 @@ class Account:
     allowance: float | None = None
     """What may still be lost; ``None`` before anything was settled. Below 0 nothing but plain is
     chosen, until it has filled again."""
-    dollars: float = 0.0
-    """Dollars that ``max_cost_ratio`` would have allowed and that were not spent."""
+    dollars: float | None = None
+    """Dollars that were allowed and not spent; ``None`` as above."""
     spent: float = 0.0
-    """All that was spent,"""
+    """All that was spent;"""
     yardstick: float = 0.0
-    """and what of it on plain calls where speculation pays."""
+    """what of it on plain calls where speculation pays,"""
+    strayed: float = 0.0
+    """and what of it, as expected, beyond the best plans."""
     last: Key | None = None
     """What was done last."""
 
@@ -54,16 +59,19 @@ class Account:
         """What may be lost now, where a plain request costs ``plain_j``."""
         return CAP * plain_j if self.allowance is None else self.allowance
 
+    def purse(self, plain_dollars: float) -> float:
+        """Dollars that may be spent beyond plain's now."""
+        return plain_dollars if self.dollars is None else self.dollars
+
     def settle(self, ended: Settled, share: float) -> Account:
         """The account after a request; ``share`` of its plain price is paid in."""
         won = 0.0 if ended.plain else ended.plain_j - ended.j
         full = CAP * ended.plain_j
         allowance = min(full, self.risk(ended.plain_j) + share * ended.plain_j + won)
-        dollars = self.dollars
-        if ended.dollars is not None and ended.allowed_dollars is not None:
-            left = ended.allowed_dollars - ended.dollars
-            dollars = min(
-                ended.allowed_dollars, dollars + (max(left, 0.0) if ended.plain else left)
-            )
+        dollars, plain = self.dollars, ended.plain_dollars
+        if ended.allowed and ended.dollars is not None and plain is not None:
+            left = ended.allowed * plain - (plain if ended.plain else ended.dollars)
+            dollars = min(CAP * plain, self.purse(plain) + left)
         yardstick = self.yardstick + (ended.j if ended.yardstick else 0.0)
-        return Account(allowance, dollars, self.spent + ended.j, yardstick, ended.key)
+        strayed = self.strayed + ended.strays
+        return Account(allowance, dollars, self.spent + ended.j, yardstick, strayed, ended.key)

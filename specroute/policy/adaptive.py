@@ -8,6 +8,7 @@ still be lost. K is chosen anew each round in ``score``; other methods keep to t
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,7 @@ from specroute.measure import Snapshot
 from specroute.policy.account import Account, Settled
 from specroute.policy.base import Ask, Figures, Plan, RoundView
 from specroute.policy.chance import drawn
-from specroute.policy.forecast import best_round, plain_pace
+from specroute.policy.forecast import best_round, plain_pace, round_seconds
 from specroute.policy.forecasts import FORECASTS
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import Offer
@@ -29,12 +30,18 @@ _MIN_ROUNDS = 2
 """Rounds before a request's own evidence may end its speculation."""
 _TRIAL_K = (2, 16)
 """The smallest and the largest K of a trial."""
+_HARD = ("the deadline", "the most it may cost")
+"""Limits that no trial may break either, whatever it may turn out to be."""
+_SHORT_OF = 0.01
+"""By how much the mean is kept below max_cost_ratio."""
 _STICK = 0.98
 """What was done last is kept while nothing is better by more than this."""
 _POOLED_ROUNDS = 3.0
 """Rounds that the pooled round time counts as, against a request's own."""
-_WEIGHTS = (3.0, 10.0, 100.0, 1 / 3, 0.1, 0.01)
-"""Factors on λ that are tried where the best settings would break a limit."""
+_WEIGHTS = (1000.0, 30.0, 6.0, 2.0)
+"""Factors on λ that are tried where the best settings would cost too much,"""
+_LIGHTER = (0.001, 0.03, 0.15, 0.5)
+"""or take too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +52,13 @@ class _Choice:
     candidate: Candidate
     offer: Offer
     objective: Objective
+    j: float
+    """As expected."""
     gain: float
     """J of plain over its own."""
     trial: bool = False
+    strays: float = 0.0
+    """J expected beyond the best choice's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +106,28 @@ class Adaptive:
                 choices.append(found)
         if not choices:
             return self._plain(plain, said[1] or "its rounds are timed first")
-        best = min(choices, key=lambda choice: choice.sort)
+        best, account = self._drawn(choices, ask.account), ask.account
         if best.trial:
             return self._planned(best, plain, _trial_reason(best))
-        account = ask.account
         if account.yardstick + plain_j <= self.plain_share * account.spent:
             said_why = f"plain's pace is measured anew; {_reason(best, plain)}"
             return replace(self._plain(plain, said_why), yardstick=True)
         return self._planned(best, plain, _reason(best, plain))
+
+    def _drawn(self, choices: list[_Choice], account: Account) -> _Choice:
+        """The choice with the least drawn J. One that wins, but less than another is expected to,
+        is taken while what that costs stays within the share for exploration."""
+        drawn_best = min(choices, key=lambda choice: choice.sort)
+        wins = [choice for choice in choices if not choice.trial]
+        if not wins:
+            return drawn_best
+        best = min(wins, key=lambda choice: choice.j)
+        strays = drawn_best.j - best.j
+        if strays <= 0:
+            return drawn_best
+        if account.strayed + strays > self.exploration * account.spent:
+            return best
+        return replace(drawn_best, strays=strays)
 
     def _weighed(
         self,
@@ -117,80 +142,95 @@ class Adaptive:
         found = self._offer(candidate, seen, ask, plain)
         if found is None:
             return 0.0, ""
-        if isinstance(found, str):
-            return 0.0, f"{_named(candidate)} would break {found}"
-        offer, objective = found
-        j = self.objective.j(offer.forecast)
-        gain = plain_j / j
         account = ask.account
-        key = (candidate.target, candidate.method, candidate.drafter)
         risk = account.risk(plain_j)
-        wins = j < (plain_j if account.last == key else plain_j / self.min_speedup)
+        last = account.last == (candidate.target, candidate.method, candidate.drafter)
         chance = self._offer(candidate, drawn(seen, rng), ask, plain)
-        if chance is None or isinstance(chance, str):
-            sort = j
-        else:
-            sort = self.objective.j(chance[0].forecast)
-        if wins and risk >= 0:
-            return _Choice(
-                sort * _STICK if account.last == key else sort, candidate, offer, objective, gain
-            )
-        if wins:
-            return gain, f"{_named(candidate)} has lately lost more than its figures say"
-        if sort < plain_j / self.min_speedup and not isinstance(chance, str) and chance:
+        sort = self.objective.j(chance[0].forecast) if isinstance(chance, tuple) else math.inf
+        gain, said, j = 0.0, f"{_named(candidate)} would break {found}", math.inf
+        if isinstance(found, tuple):
+            offer, objective = found
+            j = self.objective.j(offer.forecast)
+            gain, said = plain_j / j, _loses(candidate, plain_j / j)
+            wins = j < (plain_j if last else plain_j / self.min_speedup)
+            if wins and risk >= 0:
+                sort = min(sort, 2 * j) * (_STICK if last else 1.0)
+                return _Choice(sort, candidate, offer, objective, j, gain)
+            if wins:
+                return gain, f"{_named(candidate)} has lately lost more than its figures say"
+        elif found in _HARD:
+            return gain, said
+        if isinstance(chance, tuple) and sort < plain_j / self.min_speedup:
             offer, objective = chance
             loss = self._trial_loss(candidate, seen, ask, offer, plain)
-            if loss <= risk:
-                return _Choice(sort, candidate, offer, objective, gain, trial=True)
-        return gain, _loses(candidate, gain)
+            if self.objective.j(loss) <= risk and self._affords(loss, plain, account):
+                return _Choice(sort, candidate, offer, objective, j, gain, trial=True)
+        return gain, said
 
     def _offer(
         self, candidate: Candidate, seen: Snapshot, ask: Ask, plain: Forecast
     ) -> tuple[Offer, Objective] | str | None:
         """The best offer that keeps every limit and the objective whose K it has; the limit that
         all would break; ``None`` where the figures don't suffice."""
-        forecaster, broken = FORECASTS[candidate.method], ""
-        for weight in (1.0, *_WEIGHTS):
-            objective = self.objective
-            if weight != 1.0:
-                objective = replace(objective, usd_per_second=objective.usd_per_second / weight)
-            offer = forecaster(seen, ask, objective)
-            if offer is None:
-                return None
-            breaks = self._breaks(offer.forecast, plain, ask)
-            if breaks is None:
-                return offer, objective
-            broken = broken or breaks
-            if offer.forecast.dollars is None:
+        offer = FORECASTS[candidate.method](seen, ask, self.objective)
+        if offer is None:
+            return None
+        broken = self._breaks(offer.forecast, plain, ask)
+        if broken is None:
+            return offer, self.objective
+        if broken in _HARD or offer.forecast.dollars is None:
+            return broken
+        # The limit's own side alone, then what lies between: few plans get past the first.
+        found: tuple[Offer, Objective] | None = None
+        for weight in _WEIGHTS if broken.startswith("max_cost") else _LIGHTER:
+            usd = self.objective.usd_per_second / weight
+            objective = replace(self.objective, usd_per_second=usd)
+            offer = FORECASTS[candidate.method](seen, ask, objective)
+            if offer is None or self._breaks(offer.forecast, plain, ask) is not None:
                 break
-        return broken
+            found = offer, objective
+        return found or broken
 
     def _breaks(self, forecast: Forecast, plain: Forecast, ask: Ask) -> str | None:
         """The limit that a plan would break, in a few words."""
         if ask.seconds is not None and forecast.seconds > ask.seconds >= plain.seconds:
-            return "the deadline"
+            return _HARD[0]
         if ask.dollars is not None and (forecast.dollars is None or forecast.dollars > ask.dollars):
-            return "the most it may cost"
-        priced = forecast.dollars is not None and plain.dollars is not None
-        if priced and ask.account.dollars < 0 and (forecast.dollars or 0) > (plain.dollars or 0):
-            return "max_cost_ratio, which requests before it have used up"
+            return _HARD[1]
+        if self.objective.max_cost_ratio and forecast.dollars is not None:
+            most = plain.dollars
+            if most is not None and ask.account.purse(most) < 0 and forecast.dollars > most:
+                return "max_cost_ratio, which requests before it have used up"
         return self.objective.broken(forecast, plain)
+
+    def _affords(self, loss: Forecast, plain: Forecast, account: Account) -> bool:
+        """Whether what a trial may lose in dollars is left of what max_cost_ratio allowed."""
+        if not self.objective.max_cost_ratio or loss.dollars is None or plain.dollars is None:
+            return True
+        return loss.dollars <= account.purse(plain.dollars)
 
     def _trial_loss(
         self, candidate: Candidate, seen: Snapshot, ask: Ask, offer: Offer, plain: Forecast
-    ) -> float:
-        """J that a trial is expected to lose: its rounds against what they commit, and a stream
+    ) -> Forecast:
+        """What a trial is expected to lose: its rounds against what they commit, and a stream
         started anew; of a method without rounds, the whole request's."""
-        tokens = ask.answer_tokens(seen)
         if not offer.k or candidate.method is not Method.SCORE:
-            return max(0.0, self.objective.j(offer.forecast) - self.objective.j(plain))
+            usual = FORECASTS[candidate.method](seen, ask, self.objective) or offer
+            found, dollars = usual.forecast, None
+            if found.dollars is not None and plain.dollars is not None:
+                dollars = max(0.0, found.dollars - plain.dollars)
+            return Forecast(max(0.0, found.seconds - plain.seconds), dollars)
         k = min(max(offer.k, _TRIAL_K[0]), _TRIAL_K[1])
-        round_ = best_round(seen, ask.context, self.objective, limit=k)
+        tried = best_round(seen, ask.context, self.objective, limit=k)
         ttft_s, tpot_s = plain_pace(seen)
-        weigh = self.objective.weigh
-        each = (tpot_s or plain.seconds / tokens) + weigh(seen.usd_out)
-        again = (ttft_s or 0.0) + weigh(seen.usd_round_prompt) * ask.context
-        return TRIAL_ROUNDS * max(0.0, round_.j - round_.tokens * each) + again
+        each = tpot_s or plain.seconds / ask.answer_tokens(seen)
+        seconds = TRIAL_ROUNDS * max(0.0, tried.seconds - tried.tokens * each) + (ttft_s or 0.0)
+        if seen.usd_in is None or seen.usd_out is None:
+            return Forecast(seconds)
+        prompt = (seen.usd_round_prompt or 0.0) * ask.context
+        paid = tried.prompts * (prompt + seen.usd_out) + tried.k * seen.usd_in
+        dollars = TRIAL_ROUNDS * max(0.0, paid - tried.tokens * seen.usd_out) + prompt
+        return Forecast(seconds, dollars)
 
     def _planned(self, choice: _Choice, plain: Forecast, reason: str) -> Plan:
         candidate, offer = choice.candidate, choice.offer
@@ -211,6 +251,7 @@ class Adaptive:
             predicted=offer.forecast,
             plain=plain,
             trial=choice.trial,
+            strays=choice.strays,
             usd_per_second=other if other != self.objective.usd_per_second else None,
         )
 
@@ -220,17 +261,17 @@ class Adaptive:
     def settle(self, account: Account, plan: Plan, spent: Forecast, plain: Forecast) -> Account:
         """The account after a request that was planned so: what it took, and what a plain call
         would have taken for the same answer."""
-        allowed = None
-        if self.objective.max_cost_ratio and plain.dollars is not None:
-            allowed = self.objective.max_cost_ratio * plain.dollars
+        ratio = self.objective.max_cost_ratio
         ended = Settled(
             plan.key,
             self.objective.j(spent),
             self.objective.j(plain),
             spent.dollars,
-            allowed,
+            plain.dollars,
+            max(ratio - _SHORT_OF, 1 + self.exploration) if ratio else 0.0,
             plain=plan.method is Method.PLAIN and plan.target is None,
             yardstick=plan.yardstick,
+            strays=plan.strays,
         )
         return account.settle(ended, self.exploration)
 
@@ -284,6 +325,8 @@ class Adaptive:
         theirs = tpot_s + weigh(snapshot.usd_out)
         if trial and ours > theirs:
             return 0
+        if self._too_dear(paid / best.tokens, snapshot, context - view.committed):
+            return 0
         answer = snapshot.pace.answer_tokens or 0.0
         left = max(answer - view.committed, 16.0)
         if view.remaining is not None:
@@ -291,12 +334,25 @@ class Adaptive:
         again = (ttft_s or 0.0) + weigh(snapshot.usd_round_prompt) * context
         return 0 if (ours - theirs) * left > again else max(best.k, 1)
 
+    def _too_dear(self, each: float, snapshot: Snapshot, prompt: float) -> bool:
+        """Whether a token of a round costs more than max_cost_ratio allows, plain's prompt shared
+        out over its answer's tokens."""
+        ratio, usd_out, usd_in = (
+            self.objective.max_cost_ratio,
+            snapshot.usd_out,
+            snapshot.usd_prompt,
+        )
+        if not ratio or usd_out is None or usd_in is None:
+            return False
+        answer = snapshot.pace.answer_tokens or 256.0
+        return each > ratio * (usd_out + usd_in * prompt / answer)
+
     def _timed(self, view: RoundView, snapshot: Snapshot, context: float) -> float:
         """This request's own round time as a factor on the figures', which count as a few
         rounds."""
-        law = snapshot.round_law
         k = view.last[0] if view.last is not None else view.plan.k if view.plan else 0
-        usual = snapshot.verify_s if law is None else law.at(context, k).mean
+        base, each = round_seconds(snapshot, context)
+        usual = base + k * each
         if view.verify_s is None or not usual:
             return 1.0
         own = min(view.rounds, 8)

@@ -52,6 +52,8 @@ class Plan:
     """Chosen to learn something; it is not expected to win."""
     yardstick: bool = False
     """Plain, only to keep plain's pace known."""
+    strays: float = 0.0
+    """J expected beyond the best plan's: another that wins as well was drawn."""
     usd_per_second: float | None = None
     """What rounds weigh dollars by, where a limit makes it another than the objective's."""
 

@@ -11,6 +11,8 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
 
 from specroute.measure import Acceptance, Estimate, Snapshot
 
@@ -57,6 +59,25 @@ def rates(
         k += 1
 
 
+class Reach:
+    """S(1), S(2), …: the running product of ``rates``, worked out as far as it is asked for."""
+
+    __slots__ = ("_rates", "known")
+
+    def __init__(self, rates: Iterator[float]) -> None:
+        self._rates = rates
+        self.known: list[float] = []
+
+    def upto(self, k: int) -> list[float]:
+        """At least S(1..k), as a list that later calls lengthen."""
+        known = self.known
+        s = known[-1] if known else 1.0
+        for rate in islice(self._rates, max(0, k - len(known))):
+            s *= rate
+            known.append(s)
+        return known
+
+
 @dataclass(frozen=True, slots=True)
 class Drawn(Acceptance):
     """Evidence whose rates are all moved by ``z`` standard deviations."""
@@ -72,11 +93,15 @@ class Drawn(Acceptance):
         strength: float = 8.0,
     ) -> tuple[float, ...]:
         """As :meth:`Acceptance.survival`, of the draw."""
-        found, s = [], 1.0
-        for rate, _ in zip(rates(self, prior, z=self.z, strength=strength), range(k), strict=False):
-            s *= rate
-            found.append(s)
-        return tuple(found)
+        found = Reach(rates(self, prior, z=self.z, strength=strength))
+        return tuple(found.upto(k)[:k])
+
+
+@lru_cache(128)
+def reach(acceptance: Acceptance) -> Reach:
+    """The survival of one body of evidence, kept: several plans and weights ask for the same."""
+    z = acceptance.z if isinstance(acceptance, Drawn) else 0.0
+    return Reach(rates(acceptance, z=z))
 
 
 def drawn(figures: Snapshot, rng: random.Random) -> Snapshot:

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 
 from specroute.measure import Acceptance, Snapshot
 from specroute.policy.base import Ask
-from specroute.policy.chance import Drawn, rates
+from specroute.policy.chance import Reach, rates, reach
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import UNTRIED_DRAFT_S, Offer
 
 OWN_STRENGTH = 16.0
 """Judged tokens a position that the pooled evidence counts as, against a request's own."""
-
+_AHEAD = 8
+"""Positions that survival is worked out for at once."""
 
 Forecaster = Callable[[Snapshot, Ask, Objective], Offer | None]
 
@@ -55,7 +56,8 @@ def plain_pace(figures: Snapshot) -> tuple[float | None, float | None]:
 def score(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     """Rounds to the end: (N + E/2) / E(K) of them (the last one overshoots), each a scoring request
     and K drafted tokens, with K by the marginal rule on the measured survival. Each round is billed
-    prompt, answer so far and draft as input, and one token of output."""
+    prompt, answer so far and draft as input, and one token of output; the first finds no more in
+    the server's cache than a plain call does."""
     if figures.verify_s is None and figures.round_law is None:
         return None
     tokens = ask.answer_tokens(figures)
@@ -68,9 +70,10 @@ def score(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
         seconds += first.mean
     if figures.usd_in is None or figures.usd_out is None:
         return Offer(Forecast(seconds), best.k)
-    prompt = best.prompts * context * (figures.usd_round_prompt or 0.0)
-    each = prompt + best.k * figures.usd_in + best.prompts * figures.usd_out
-    return Offer(Forecast(seconds, rounds * each), best.k)
+    dollars = best.prompts * ask.context * (figures.usd_prompt or 0.0)
+    dollars += (rounds - 1) * best.prompts * context * (figures.usd_round_prompt or 0.0)
+    dollars += rounds * (best.k * figures.usd_in + best.prompts * figures.usd_out)
+    return Offer(Forecast(seconds, dollars), best.k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +118,21 @@ def best_round(
     drawing = 0.0
     if figures.draws is not None and figures.draw is not None:
         drawing = figures.draws.mean * figures.draw.mean
-    acceptance = figures.acceptance
-    z = acceptance.z if isinstance(acceptance, Drawn) else 0.0
-    seconds, j, tokens, k, reach = base, base + asked, 1.0, 0, 1.0
-    for rate in rates(acceptance, own, z=z, strength=OWN_STRENGTH):
-        took = each + reach * drawing
+    if own is None:
+        found = reach(figures.acceptance)
+    else:
+        found = Reach(rates(figures.acceptance, own, strength=OWN_STRENGTH))
+    survival = found.upto(min(most, _AHEAD))
+    seconds, j, tokens, k, before = base, base + asked, 1.0, 0, 1.0
+    while k < most:
+        if k == len(survival):
+            survival = found.upto(min(most, 2 * k))
+        s = survival[k]
+        took = each + before * drawing if drawing else each
         marginal = took + dollars_each
-        reach *= rate
-        if k >= most or (k and reach * j <= marginal * tokens):
+        if k and s * j <= marginal * tokens:
             break
-        seconds, j, tokens, k = seconds + took, j + marginal, tokens + reach, k + 1
+        seconds, j, tokens, k, before = seconds + took, j + marginal, tokens + s, k + 1, s
     return Round(k, seconds, tokens, j, 1.0 + k if figures.prompt_per_token else 1.0)
 
 
@@ -133,5 +141,6 @@ def round_seconds(figures: Snapshot, context: float) -> tuple[float, float]:
     law = figures.round_law
     if law is None:
         return figures.verify_s or 0.0, 0.0
-    nothing = law.at(context, 0.0).mean
-    return nothing, max(0.0, (law.at(context, 8.0).mean - nothing) / 8)
+    factor = law.factor.mean
+    nothing = max(law.base + law.per_x * context, law.least)
+    return nothing * factor, law.per_y * factor

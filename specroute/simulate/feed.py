@@ -58,8 +58,10 @@ class Feed:
         draft_s: float | None,
         verify_s: float,
         context: int,
+        i: int,
     ) -> None:
-        """One scoring round; ``draft_s=None``: a request's first, which reads the prompt too."""
+        """One scoring round of request i; ``draft_s=None``: its first draft also reads the
+        prompt."""
         self.measurements.round(
             target.name,
             drafter,
@@ -71,8 +73,13 @@ class Feed:
             verify_s=verify_s,
             how=HOW,
             context=context,
+            answer=i,
             at=self.at,
         )
+
+    def over(self, target: Target, drafter: str, i: int) -> None:
+        """Request i makes no more rounds."""
+        self.measurements.over(target.name, drafter, TRAFFIC, i, HOW)
 
     def answered(
         self,
@@ -99,13 +106,23 @@ class Feed:
                 at=self.at,
             )
         self.measurements.answer(target.name, TRAFFIC, tokens, self.at)
-        if rounds[0] and self.world.scenario.cached is not None:
-            usage = Usage(rounds[0], 0, rounds[1])
-            self.measurements.attempted([Attempt(target.name, "score", "ok", 0.0, usage)], self.at)
+        if self.world.scenario.cached is not None:
+            self._billed(target, self.world.contexts[i], streamed == tokens, rounds)
         if streamed == tokens and not self._calibrated:
             self._calibrate(i)
         if streamed == tokens and self.world.scenario.shadow:
             self._shadow(i, target)
+
+    def _billed(self, target: Target, prompt: int, plain: bool, rounds: tuple[int, int]) -> None:
+        """What usage showed. A request's later scoring requests are entered as one."""
+        counts = [(prompt, 0), (rounds[0] - prompt, rounds[1])]
+        self.measurements.attempted(
+            [
+                Attempt(target.name, "plain" if plain else "score", "ok", 0.0, Usage(n, 0, cached))
+                for n, cached in counts[: 1 if plain or rounds[0] <= prompt else 2]
+            ],
+            self.at,
+        )
 
     def _calibrate(self, i: int) -> None:
         """As a client does beside its first request: the drafters' speed, and scoring requests."""

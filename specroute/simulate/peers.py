@@ -123,14 +123,3 @@ class Ucb(Peer):
         n = self._count[plan.k] = self._count.get(plan.k, 0) + 1
         mean = self._mean.get(plan.k, 0.0)
         self._mean[plan.k] = mean + (tokens / seconds - mean) / n
-
-
-def peers() -> dict[str, Peer]:
-    """Fresh ones of each, by the name they are shown under."""
-    return {
-        "K = 5": FixedFive(),
-        "heuristic": Heuristic(),
-        "confidence": Confidence(),
-        "EMA": Ema(),
-        "UCB": Ucb(),
-    }

@@ -57,11 +57,14 @@ def options(world: World) -> Candidates:
     return Candidates(tuple(plans))
 
 
-def run(world: World, policy: Policy, *, measured: bool = True) -> Outcome:
+def run(
+    world: World, policy: Policy, *, measured: bool = True, feed: Feed | None = None
+) -> Outcome:
     """Every request of the world, in order. ``measured=False``: for policies that look at no
-    figures."""
+    figures. ``feed``: to go on from what was measured before."""
     rng = random.Random(f"policy {world.scenario.seed}")
-    feed = Feed(world) if measured else None
+    if measured and feed is None:
+        feed = Feed(world)
     able = options(world)
     account = Account()
     seconds, dollars, methods, rounds = [], [], [], 0
@@ -142,6 +145,8 @@ class _Request:
             self._bill(0, left, scoring=False)
         if self.feed is not None:
             self.feed.at += self.seconds
+            if self.n and self.plan.drafter is not None:
+                self.feed.over(self.target, self.plan.drafter, i)
             self.feed.answered(
                 i,
                 self.target,
@@ -156,11 +161,10 @@ class _Request:
     def _score(self, drafter: Drafter) -> None:
         world, i, tokens = self.world, self.i, self.world.scenario.tokens
         runs: Sequence[int] = world.runs(i, drafter, self.target)
-        sure = (
-            world.confidences(i, drafter, self.target)
-            if isinstance(self.policy, Confident)
-            else None
-        )
+        sure: Sequence[float] = ()
+        threshold = 0.0
+        if isinstance(self.policy, Confident):
+            sure, threshold = world.confidences(i, drafter, self.target), self.policy.threshold
         context = world.contexts[i]
         own, verify, draft = AcceptanceCounts(), Mean(0.8, most=2), Mean(0.8, most=2)
         measured = self.feed is not None
@@ -181,8 +185,8 @@ class _Request:
             k = self.policy.next_k(view, self.snapshot)
             if k == 0:
                 return
-            if sure is not None and isinstance(self.policy, Confident):
-                k = _until_unsure(sure, self.at, k, self.policy.threshold)
+            if sure:
+                k = _until_unsure(sure, self.at, k, threshold)
             k = min(k, tokens - self.at - 1)
             accepted = min(runs[self.at], k)
             drafting = k * drafter.token_s
@@ -204,6 +208,7 @@ class _Request:
                     drafting if self.n else None,
                     verifying,
                     context + self.at,
+                    i,
                 )
             last = (k, accepted)
             self.at += accepted + 1
