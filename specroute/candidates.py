@@ -59,7 +59,7 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One plan that would work: a method and a drafter (``None`` for plain)."""
+    """One plan that would work: a method and a drafter (``None`` for plain and hedge)."""
 
     method: Method
     drafter: str | None
@@ -143,6 +143,12 @@ def candidates(
         plans += [Candidate(Method.PREDICT, name, _exact(request)) for name in drafters]
     else:
         reasons.append((Method.PREDICT, why))
+    if request.path == CHAT:
+        plans += [Candidate(Method.JUDGE, name, Exactness.HEURISTIC) for name in drafters]
+    else:
+        reasons.append((Method.JUDGE, "the target can only be asked for its opinion in a chat"))
+    plans += [Candidate(Method.RACE, name, Exactness.HEURISTIC) for name in drafters]
+    plans.append(Candidate(Method.HEDGE, None, _exact(request)))
     return Candidates(tuple(plans), tuple(reasons), judge, whole_judge)
 
 

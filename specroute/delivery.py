@@ -176,7 +176,7 @@ class Delivery:
             complete=complete,
             finish_reason=answer.finish,
             error=error,
-            drafter=session.drafter.name,
+            drafter=session.plan.drafter and session.drafter.name,
             rounds=tally.rounds,
             drafted=tally.drafted,
             accepted=tally.accepted,
@@ -220,9 +220,8 @@ def _prompt_tokens(session: Session) -> int | None:
         return len(session.prompt.ids)
     if session.prompt_tokens is not None:
         return session.prompt_tokens
-    counts = (
-        a.usage.prompt_tokens for a in session.book.attempts if a.purpose in ("plain", "predict")
-    )
+    own = ("plain", "predict", "hedge")  # The caller's own request, as it is.
+    counts = (a.usage.prompt_tokens for a in session.book.attempts if a.purpose in own)
     return next((count for count in counts if count is not None), None)
 
 

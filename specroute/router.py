@@ -106,8 +106,10 @@ class Router:
         self.closed = False
 
     def _speculator(self, before: Router | None) -> Speculation | None:
-        """Whoever speculates; nobody (and nothing loaded) where no model has drafts."""
-        if not any(model.drafts for model in self.config.models.values()):
+        """Whoever speculates; nobody (and nothing loaded) where no model has drafts, nor
+        hedged calls."""
+        models = self.config.models.values()
+        if not any(m.drafts or m.policy.params.get("method") == "hedge" for m in models):
             return None
         from specroute.speculator import Speculator
 

@@ -39,6 +39,10 @@ from specroute.vocabulary import Vocabulary
 
 SCORED = (Method.SCORE, Method.CASCADE)
 """Methods whose drafts the target scores: what is measured of one holds for the other."""
+UNSCORED = (Method.JUDGE, Method.RACE, Method.HEDGE)
+"""Methods for which nothing need be known of the target's scoring."""
+UNRENDERED = (Method.PREDICT, *UNSCORED)
+"""Methods that use the caller's own request: the target renders it."""
 
 PATIENCE = 0.5
 """The share of the time left that drafting or scoring may take before a plain call takes over,"""
@@ -92,6 +96,10 @@ class Session(Continuing):
     server: Server = field(default_factory=Server)
     """What the target can be asked for in the middle of judging."""
     lossy: Lossy | None = None
+    min_accept: float = 0.7
+    """In ``judge`` and ``race``: the share of the draft that must be found good."""
+    hedge: float = 0.05
+    """In ``hedge``: the share of requests that a second one may be sent for."""
     drafted: Callable[[int, str], None] | None = None
     """Told of each draft: after how many characters of what the caller has, and its text."""
     loose: bool = False
@@ -170,9 +178,11 @@ class Session(Continuing):
         after: Committed | None = None,
         ask: bool = True,
         whole: bool = False,
+        told: Callable[[Proposal], None] | None = None,
     ) -> Proposal:
         """Up to K drafted tokens after what is committed, by the first drafter that has any.
-        ``whole``: a long draft, which is shown piece by piece as it is made.
+        ``whole``: a long draft, which is shown piece by piece as it is made; ``told`` is told of
+        what there is of it.
 
         ``after``: from there instead, what is committed with a draft that has not been judged. Not
         ``ask``: it is only looked whether there is anything; nothing is no evidence then.
@@ -184,9 +194,7 @@ class Session(Continuing):
         before = self.committed
         for drafter in (self.drafter, *self.others):
             try:
-                proposal = await self._draft_with(
-                    drafter, k, greedy, after or self.committed, whole
-                )
+                proposal = await self._draft_with(drafter, k, greedy, after or before, whole, told)
             except DraftError as error:
                 failed = error
                 self.notes.append(f"draft {drafter.name!r} failed: {error}")
@@ -234,18 +242,27 @@ class Session(Continuing):
         return Proposal("")
 
     async def _whole(
-        self, drafting: DraftSession, committed: Committed, k: int, temperature: float
+        self,
+        drafting: DraftSession,
+        committed: Committed,
+        k: int,
+        temperature: float,
+        told: Callable[[Proposal], None] | None,
     ) -> Proposal:
         """A long draft from its pieces, in the target's ids where their vocabulary is known."""
         made = Proposal("", ())
         async with aclosing(pieces(drafting, committed, k, temperature)) as found:
             async for piece in found:
                 made = joined(made, piece)
-                self.show(self.answer.text, self._text_of(made))
+                self.show(committed.text, self._text_of(made))
+                if told is not None:
+                    told(made)
         vocabulary = self.target.learned.vocabulary
         if made.ids is None and vocabulary is not None and committed.ids is not None:
             ids = in_context(vocabulary, committed.ids, made.text)[:k]
-            made = replace(made, ids=ids, text=vocabulary.decode(ids), ended=False)
+            if vocabulary.decode(ids) != made.text:
+                made = replace(made, text=vocabulary.decode(ids), ended=False)
+            made = replace(made, ids=ids)
         return made
 
     async def _draft_with(
@@ -255,6 +272,7 @@ class Session(Continuing):
         greedy: bool,
         committed: Committed,
         whole: bool = False,
+        told: Callable[[Proposal], None] | None = None,
     ) -> Proposal:
         temperature = 0.0
         if not greedy and not self.request.greedy:
@@ -277,7 +295,7 @@ class Session(Continuing):
                     prompt = self.prompt if vocabulary else replace(self.prompt, ids=None)
                     drafting = self._drafting[drafter.name] = await drafter.open(prompt, vocabulary)
                 if whole:
-                    proposal = await self._whole(drafting, committed, k, temperature)
+                    proposal = await self._whole(drafting, committed, k, temperature, told)
                 else:
                     proposal = await drafting.propose(committed, k, temperature)
         except DraftError:
@@ -309,10 +327,11 @@ class Session(Continuing):
 
     def patience(self) -> float:
         """Seconds that a draft may take now, so that a plain call could still answer in time."""
-        deadline = self._optional()
+        deadline = self.optional_deadline
         return min(deadline.remaining("first_token"), deadline.timeouts.stall)
 
-    def _optional(self) -> Deadline:
+    @property
+    def optional_deadline(self) -> Deadline:
         """The deadline of what a plain call can replace."""
         return (self.deadline.resumed() if self.answer.tokens else self.deadline).part(
             PATIENCE, MOST_PATIENCE_S
@@ -343,7 +362,7 @@ class Session(Continuing):
             logprobs=logprobs,
             sampling=self.sampling,
             book=self.book,
-            deadline=self._optional(),
+            deadline=self.optional_deadline,
         )
         if not self.answer.tokens:
             counted = (view.usage.prompt_tokens or 0) - len(view.positions)
@@ -361,7 +380,7 @@ class Session(Continuing):
                 (*(self.answer.ids or ()), *drafted),
                 sampling=self.sampling,
                 book=self.book,
-                deadline=self._optional(),
+                deadline=self.optional_deadline,
             )
         finally:
             self.meter.drew(self.clock() - started)

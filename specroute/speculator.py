@@ -50,7 +50,15 @@ from specroute.pool import Announce, Pool
 from specroute.recorder import Trace
 from specroute.reporting import ReportHandle, new_id
 from specroute.request import OWN_PREDICTION, Options, TextRequest
-from specroute.session import MOST_PATIENCE_S, PATIENCE, SCORED, Session, measured_as
+from specroute.session import (
+    MOST_PATIENCE_S,
+    PATIENCE,
+    SCORED,
+    UNRENDERED,
+    UNSCORED,
+    Session,
+    measured_as,
+)
 from specroute.shadow import Shadow
 from specroute.target import templates
 from specroute.target.calibration import calibrate
@@ -207,18 +215,21 @@ class Speculator:
         self, call: TextCall, request: TextRequest, traffic: str, book: Book, after: Aftermath
     ) -> bytes | SpeculativeStream | str:
         model, ref = call.resolved.model, call.resolved.target
-        if model is None or not model.drafts:
+        if model is None:
+            return "the model has no drafts configured"
+        chosen = self._policy(call.policy or model.policy)
+        fixed = getattr(chosen.policy, "method", None)
+        if not model.drafts and fixed is not Method.HEDGE:
             return "the model has no drafts configured"
         if request.obstacle == OWN_PREDICTION:
             call.handle.update(method=Method.PREDICT.value, drafter="caller")
         if request.obstacle is not None:
             after.logprobs(self.pool.target(ref, call.resolved.provider, model))
             return f"not speculated on: {request.obstacle}"
-        chosen = self._policy(call.policy or model.policy)
         policy, floor = chosen.policy, chosen.floor
         target = self.pool.target(ref, call.resolved.provider, model)
         try:
-            if target.learned.scoring == "unknown":
+            if target.learned.scoring == "unknown" and fixed not in UNSCORED:
                 if target.learned.resting(call.deadline.clock()):
                     return f"not speculated on: the target {target.learned.reason}"
                 if not policy.eager:
@@ -236,7 +247,8 @@ class Speculator:
             options = self._options(request, target, model, policy, floor, resting)
             after.options(options, target)
             plan = self._plan(call.handle, request, target, model, chosen, options, traffic)
-            if plan.method is Method.PLAIN or plan.drafter is None:
+            undrafted = plan.drafter is None and plan.method is not Method.HEDGE
+            if plan.method is Method.PLAIN or undrafted:
                 self._keep(call, book, [])
                 return plan.reason
             session = await self._open(
@@ -384,7 +396,7 @@ class Speculator:
                 return "the target's scoring is no longer trusted"
         form = trusted[1] if trusted is not None else None
         try:
-            if plan.method is Method.PREDICT:
+            if plan.method in UNRENDERED:
                 prompt = templates.unrendered(request)
             else:
                 patient = call.deadline.part(PATIENCE, MOST_PATIENCE_S)
@@ -395,7 +407,7 @@ class Speculator:
             prompt = templates.unrendered(request)
         if form is not None and not prompt.has(form):
             return f"the target is scored on prompts as {_FORMS[form]}, which this request has not"
-        if plan.method is not Method.PREDICT and target.can_continue(request, prompt) is None:
+        if plan.method not in UNRENDERED and target.can_continue(request, prompt) is None:
             return (
                 "the answer could not be taken up in plain mid-text: send max_tokens, so that "
                 "/completions can be given the rest of it"
@@ -439,6 +451,8 @@ class Speculator:
             server=server_of(target.capabilities, trust_in(target)),
             lossy=lossy,
             loose=getattr(policy, "loose", False),
+            min_accept=getattr(policy, "min_accept", 0.7),
+            hedge=getattr(policy, "hedge", 0.0),
             drafted=call.drafted,
         )
 

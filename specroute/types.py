@@ -24,6 +24,12 @@ class Method(StrEnum):
     """One call that carries the drafted answer as ``prediction``."""
     CASCADE = "cascade"
     """A whole drafted answer is scored once, and the target goes on from what stands of it."""
+    JUDGE = "judge"
+    """The target reads a drafted answer and says how far it is good enough."""
+    RACE = "race"
+    """Draft and target start together; the draft's answer is used if both begin alike."""
+    HEDGE = "hedge"
+    """A plain call, and a second one where the first token is late."""
 
 
 class Exactness(StrEnum):

@@ -56,6 +56,17 @@ def joined(a: Proposal, b: Proposal) -> Proposal:
     return Proposal(a.text + b.text, ids, q, b.ended, a.seconds + b.seconds, b.usage or a.usage)
 
 
+def filled(proposal: Proposal, k: int | None) -> bool:
+    """Whether a draft stops because it has its ``k`` tokens (``None``: no limit), as far as is
+    known."""
+    if k is None or proposal.ended:
+        return False
+    if proposal.ids is not None:
+        return len(proposal.ids) >= k
+    made = proposal.usage.completion_tokens if proposal.usage is not None else None
+    return made is not None and made >= k
+
+
 class DraftSession(Protocol):
     """Drafting for one request. Not shared between tasks."""
 

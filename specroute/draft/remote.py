@@ -154,7 +154,7 @@ class RemoteSession:
         body["stream"] = True
         if drafter.capabilities.stream_usage:
             body["stream_options"] = {"include_usage": True}
-        usage, received = Usage(), 0
+        usage, received, ended = Usage(), 0, False
         strip = [text for text in (sent, held) if text]
         said = ""
         if not committed.text:
@@ -164,6 +164,7 @@ class RemoteSession:
                 async for chunk in chunks:
                     if isinstance(chunk.get("usage"), dict):
                         usage = Usage.from_wire(chunk["usage"])
+                    ended = ended or _stopped(chunk)
                     said += _delta(chunk)
                     while strip and not strip[0].startswith(said):
                         said = said.removeprefix(strip.pop(0))
@@ -181,7 +182,8 @@ class RemoteSession:
         except ProviderError as error:
             raise drafter.backoff.failed(f"draft {drafter.name!r} failed: {error}") from error
         drafter.backoff.succeeded()
-        yield Proposal(said, usage=usage if usage != Usage() else Usage(None, received))
+        shown = usage if usage != Usage() else Usage(None, received)
+        yield Proposal(said, ended=ended, usage=shown)
 
     async def aclose(self) -> None:
         self._whole = None
@@ -245,6 +247,13 @@ def _delta(chunk: Mapping[str, Any]) -> str:
     delta = choices[0].get("delta")
     text = delta.get("content") if isinstance(delta, dict) else choices[0].get("text")
     return text if isinstance(text, str) else ""
+
+
+def _stopped(chunk: Mapping[str, Any]) -> bool:
+    choices = chunk.get("choices")
+    return isinstance(choices, list) and any(
+        isinstance(c, dict) and c.get("finish_reason") == "stop" for c in choices
+    )
 
 
 def _read(answer: Mapping[str, Any]) -> tuple[str, str | None]:

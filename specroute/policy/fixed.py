@@ -11,6 +11,9 @@ from specroute.measure import Snapshot
 from specroute.policy.base import Ask, Figures, Plan, RoundView
 from specroute.types import Method
 
+_WHOLE = (Method.PREDICT, Method.CASCADE, Method.JUDGE, Method.RACE)
+"""Methods whose draft is of the whole answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
@@ -29,7 +32,11 @@ class Fixed:
     lanes: int = 3
     """In ``prefix``: streams beside the plain one."""
     predicted_tokens: int = 2048
-    """In ``predict`` and ``cascade``: the longest draft of the answer."""
+    """In ``predict``, ``cascade``, ``judge`` and ``race``: the longest draft of the answer."""
+    min_accept: float = 0.7
+    """In ``judge`` and ``race``: the share of the draft that must be found good."""
+    hedge: float = 0.05
+    """In ``hedge``: the share of requests that a second one may be sent for."""
 
     @property
     def eager(self) -> bool:
@@ -44,7 +51,7 @@ class Fixed:
         if not able:
             return Plan(Method.PLAIN, None, 0, options.why_not(self.method))
         k = self.num_speculative_tokens
-        if self.method in (Method.PREDICT, Method.CASCADE):
+        if self.method in _WHOLE:
             k = self.predicted_tokens
         return Plan(
             self.method,

@@ -35,6 +35,8 @@ class Learned:
     """A generated token's log-probability is raw: it can be held against scored ones."""
     prediction_refused: str = ""
     """What the target said when it refused a prediction."""
+    schema_refused: bool = False
+    """It answered a ``response_format`` with an error."""
     vocabulary: Vocabulary | None = None
     """A vocabulary whose ids were seen to be the server's."""
     max_context: int | None = None

@@ -17,6 +17,7 @@ from specroute.context import Committed, Prompt
 from specroute.profiles import Capabilities
 from specroute.request import CHAT, COMPLETIONS, TextRequest
 from specroute.target import prediction, prefill
+from specroute.target.hedging import Hedging
 from specroute.target.learned import Learned
 from specroute.target.stream import Piece, pieces
 from specroute.types import TargetRef
@@ -46,6 +47,7 @@ class Target:
         self.capabilities = capabilities
         self.tokenizer = tokenizer
         self.learned = Learned()
+        self.hedging = Hedging()
         self.calibrating = asyncio.Lock()
 
     @property
