@@ -23,7 +23,11 @@ from tests.engine.answers import TEXT, EchoDrafter, script
 
 SPEC = script()
 SPEC["answers"][0]["anywhere"] = True
-TIMEOUTS = {"connect": 2, "first_token": 0.9, "stall": 0.3, "total": 2.5}
+SHORT = {"connect": 2, "first_token": 0.9, "stall": 0.3, "total": 2.5}
+"""For faults that only a deadline ends."""
+PATIENT = {"connect": 10, "first_token": 10, "stall": 5, "total": 20}
+"""For all others: whatever the machine does beside, none of these may pass."""
+WAITING = ("silence", "stall", "keep_alives")
 GRACE_S = 0.1
 """How much later than its deadline an answer or an error may come."""
 FALL_BACK = ["429", "5xx", "connect", "first_token", "stall", "truncated"]
@@ -98,14 +102,18 @@ class Outcome:
         return "right" if self.right else repr(self.text)
 
 
+BESIDE = {"calibrate", "render", "probe"}
+"""Purposes of calls that are made beside requests."""
+
+
 def own(reports: Sequence[Report]) -> list[Report]:
-    """The reports of requests: calibration beside them has others."""
+    """The reports of requests: what is found out beside them has others."""
     return [
         r
         for r in reports
         if r.error == "closed by the caller"
         or not r.attempts
-        or r.attempts[-1].purpose not in ("calibrate", "render")
+        or not {a.purpose for a in r.attempts} <= BESIDE
     ]
 
 
@@ -126,7 +134,7 @@ async def world(
     *rules: Rule,
     spare: Sequence[Rule] | None = None,
     wrong: float = 0.2,
-    timeouts: Mapping[str, float] = TIMEOUTS,
+    timeouts: Mapping[str, float] = PATIENT,
     pace: str = "",
     max_retries: int = 1,
     seed: int = 0,
@@ -260,14 +268,21 @@ class Cell:
             f"{'at' if self.once else 'from'} {self.nth}{' +spare' if self.spare else ''}"
         )
 
+    @property
+    def waits(self) -> bool:
+        """Only a deadline ends it."""
+        return repr(self.fault).removeprefix("faults.").startswith(WAITING)
+
     async def run(self) -> Outcome:
         """Ask once under this fault."""
         rule = On(self.fault, skip=self.nth - 1, times=1 if self.once else None)
         spare: Sequence[Rule] | None = () if self.spare else None
         more = {"fallback_on": FALL_BACK} if self.spare else {}
-        async with world(SETUPS[self.setup], rule, spare=spare, **more) as made:
+        limits = SHORT if self.waits else PATIENT
+        setup = SETUPS[self.setup]
+        async with world(setup, rule, spare=spare, timeouts=limits, **more) as made:
             out = await ask(made, stream=self.stream)
             out.broken += await settled(made)
-            if out.seconds > TIMEOUTS["total"] + GRACE_S:
+            if out.seconds > limits["total"] + GRACE_S:
                 out.broken.append(f"late: {out.seconds:.2f} s")
             return out
