@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from specroute import AsyncSpecRoute, report
+from specroute.measured import Kept
 from specroute.reference.running import ReferenceServer
 from specroute.speculator import Speculator
 from tests.engine.world import World, speculating
@@ -85,3 +88,24 @@ async def test_measurements_survive_a_restart(
         after = speculator(client).measurements.snapshot("lab:chain", "table", TRAFFIC, "argmax")
         assert after.rounds_seen.rate == pytest.approx(before.rounds_seen.rate)
         assert after.rounds_seen.weight == pytest.approx(before.rounds_seen.weight, rel=0.01)
+
+
+async def test_measurements_are_kept_while_the_client_lives(
+    server: ReferenceServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every so often, by a task of the client's."""
+    monkeypatch.setenv("SPECROUTE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("specroute.speculator.KEEP_EVERY_S", 0.01)
+    written, write = threading.Event(), Kept.write
+
+    def writing(self: Kept, own: dict[str, Any]) -> Path | None:
+        found = write(self, own)
+        if found is not None:
+            written.set()
+        return found
+
+    monkeypatch.setattr(Kept, "write", writing)
+    async with speculating(WORLD, server) as client:
+        await ask(client)
+        assert await asyncio.to_thread(written.wait, 10)
+        assert (tmp_path / "measurements.json").exists()
