@@ -128,14 +128,14 @@ def test_calls_tell_of_failures_refusals_and_cached_input() -> None:
     """What the caller ended says nothing; a refusal for too many requests is no failure."""
     seen = Measurements()
     usage = Usage(1000, 10, 600)
-    made = [
-        *(Attempt("t", "plain", "ok", 1.0, usage) for _ in range(6)),
-        *(Attempt("t", "score", "ok", 1.0, Usage(1000, 1, 0)) for _ in range(6)),
-        Attempt("t", "plain", "status 429", 0.1),
-        Attempt("t", "plain", "status 500", 0.1),
-        Attempt("t", "plain", "cancelled", 0.1),
-    ]
-    seen.attempted(made)
+    plain, first = Attempt("t", "plain", "ok", 1.0, usage), Attempt("t", "score", "ok", 1.0, usage)
+    further = Attempt("t", "score", "ok", 1.0, Usage(1000, 1, 0))
+    for _ in range(3):
+        seen.attempted([plain])
+        # A request's first scoring request reads no more from the cache than a plain call.
+        seen.attempted([first, further, further])
+    for outcome in ("status 429", "status 500", "cancelled"):
+        seen.attempted([Attempt("t", "plain", outcome, 0.1)])
     found = seen.snapshot("t", "d", A)
     assert found.failures is not None
     assert found.limited is not None
