@@ -87,7 +87,7 @@ def parse(
         origins.note(root, "default_provider")
     record, shadow = read_record(root, origins), read_shadow(root, origins)
     daily_usd = read_budgets(root, origins)
-    store = read_store(root, origins)
+    store = read_store(root, origins, environ)
     telemetry = read_telemetry(root, origins)
     root.finish(NOT_YET[""])
     if problems:

@@ -5,7 +5,9 @@ Knows keys and types; deliberately not how any of it is kept.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from specroute import tables
 from specroute.config.origins import Origins
@@ -37,17 +39,50 @@ def read_budgets(root: tables.Table, origins: Origins) -> float | None:
     return usd
 
 
-def read_store(root: tables.Table, origins: Origins) -> StoreConfig:
+def read_store(root: tables.Table, origins: Origins, environ: Mapping[str, str]) -> StoreConfig:
     """``[store]``."""
     table = root.table("store")
-    kind = table.get("kind", tables.one_of("memory", "file"), "memory")
+    kind = table.get("kind", tables.one_of("memory", "file", "redis"), "memory")
     path = table.get("path", tables.text, None)
     if path is not None and kind != "file":
         table.problem("only for kind = 'file'; remove it", "path")
-    for key in ("kind", "path"):
+    url = table.get("url", _store_url, None)
+    variable = table.get("env_url", tables.text, None)
+    for name in ("url", "env_url"):
+        if name in table and kind != "redis":
+            table.problem("only for kind = 'redis'; remove it", name)
+    if kind == "redis":
+        if "url" in table and "env_url" in table:
+            table.problem("give url or env_url, not both", "env_url")
+        elif variable is not None:
+            url = environ.get(variable)
+            if not url:
+                table.problem(
+                    f"the variable {variable} is not set: it should hold the URL", "env_url"
+                )
+        elif "url" not in table:
+            table.problem(
+                "kind = 'redis' needs url = \"redis://host:6379/0\", or env_url with the NAME of a "
+                "variable that holds it",
+                "kind",
+            )
+    for key in ("kind", "path", "url", "env_url"):
         origins.note(table, key)
     table.finish()
-    return StoreConfig(kind, path)
+    return StoreConfig(kind, path, url)
+
+
+def _store_url(value: Any) -> str:
+    text = tables.text(value)
+    parts = urlsplit(text)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise tables.Expected("a URL like 'redis://host:6379/0' (or rediss://, unix://)")
+    if parts.password or parts.username:
+        raise tables.Expected(
+            "a URL without user name and password: name a variable that holds it in env_url",
+            shown=False,
+        )
+    return text
 
 
 def usd_above_0(value: Any) -> float:

@@ -138,9 +138,12 @@ class StoreConfig:
     """The ``[store]`` table: who shares limits and budgets."""
 
     kind: str = "memory"
-    """``memory``: this client; ``file``: every process that uses the same file."""
+    """``memory``: this client; ``file``: every process that uses the same file; ``redis``: every
+    process at the same server."""
     path: str | None = None
     """``None``: ``limits.sqlite3`` in the user's state folder."""
+    url: str | None = field(default=None, repr=False)
+    """Redis' or Valkey's, whose password may be in it."""
 
 
 @dataclass(frozen=True, slots=True)

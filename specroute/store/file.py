@@ -5,19 +5,15 @@ Knows SQL and who writes when. The arithmetic is ``window``'s, inside one transa
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from specroute.errors import StoreFailed
+from specroute.store.threaded import ThreadedStore
 from specroute.store.window import Change, Refusal, Want, refusal
-
-log = logging.getLogger("specroute")
 
 T = TypeVar("T")
 
@@ -36,55 +32,29 @@ ON CONFLICT (key, slot) DO UPDATE SET amount = max(amount + excluded.amount, 0)
 _CHANGE = "UPDATE sums SET amount = max(amount + ?, 0) WHERE key = ? AND slot = ?"
 
 
-class FileStore:
+class FileStore(ThreadedStore):
     """Sums in the file ``path``, made with its folder when first used.
 
-    All work is done in one thread of its own, in order. A reservation that a process dies with
-    stays booked: what the call cost is not known, and counting it keeps the limit.
+    A reservation that a process dies with stays booked: what the call cost is not known, and
+    counting it keeps the limit.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).expanduser()
-        self._reset()
+        self._connection: sqlite3.Connection | None = None
+        super().__init__()
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="specroute store")
-        self._connection: sqlite3.Connection | None = None
-        self._last: Future[None] | None = None
-
-    def _worker(self) -> ThreadPoolExecutor:
-        if self._pid != os.getpid():
+        if self._connection is not None:
             _parents.append(self._connection)  # Not this process's to close.
-            self._reset()
-        return self._threads
+        self._connection = None
+        super()._reset()
 
-    async def take(self, wants: Sequence[Want], now: float) -> Refusal | None:
-        """Waits for the file off the event loop. A caller that is cancelled meanwhile has taken
-        nothing."""
-        work = self._worker().submit(self._guarded, lambda db: _take(db, wants, now))
-        try:
-            return await asyncio.wrap_future(work)
-        except asyncio.CancelledError:
-            if not work.cancel():
-                work.add_done_callback(lambda done: self._undo(done, wants, now))
-            raise
-
-    def _undo(self, done: Future[Refusal | None], wants: Sequence[Want], now: float) -> None:
-        if done.exception() is None and done.result() is None:
-            self.change([Change(w.key, w.window.slot(now), -w.amount) for w in wants])
-
-    def change(self, changes: Sequence[Change]) -> None:
-        try:
-            self._last = self._worker().submit(self._change, changes)
-        except RuntimeError:
-            self._change(changes)  # Closed, or the interpreter is ending.
+    def _take(self, wants: Sequence[Want], now: float) -> Refusal | None:
+        return self._guarded(lambda db: _take(db, wants, now))
 
     def _change(self, changes: Sequence[Change]) -> None:
-        try:
-            self._guarded(lambda db: _change(db, changes))
-        except StoreFailed as error:
-            log.warning("%s; what was reserved stays booked", error)
+        self._guarded(lambda db: _change(db, changes))
 
     def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
@@ -95,17 +65,6 @@ class FileStore:
             raise StoreFailed(
                 f"store {self.path}: {error}; limits and budgets can't be kept without it"
             ) from error
-
-    async def aclose(self) -> None:
-        if self._pid != os.getpid():
-            return
-        threads = self._threads
-        try:
-            closing = threads.submit(self._close)
-        except RuntimeError:
-            return
-        await asyncio.wrap_future(closing)
-        threads.shutdown(wait=False)
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None

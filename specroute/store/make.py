@@ -11,9 +11,17 @@ from specroute.store.memory import MemoryStore
 
 
 def make_store(config: StoreConfig) -> Store:
-    """A store of that kind; a file is opened when it is first used."""
+    """A store of that kind; a file or connection is opened when it is first used.
+
+    Raises :class:`~specroute.errors.ConfigError` for Redis without redis-py."""
     if config.kind == "memory":
         return MemoryStore()
+    if config.kind == "redis":
+        from specroute.store.redis import RedisStore, check_installed
+
+        check_installed()
+        assert config.url is not None
+        return RedisStore(config.url)
     if config.path is not None:
         return FileStore(config.path)
     import platformdirs

@@ -24,6 +24,10 @@ class MemoryStore:
         return self._lock
 
     async def take(self, wants: Sequence[Want], now: float) -> Refusal | None:
+        return self.take_now(wants, now)
+
+    def take_now(self, wants: Sequence[Want], now: float) -> Refusal | None:
+        """As :meth:`take`, from any thread."""
         with self._locked():
             for want in wants:
                 sums = self._sums.setdefault(want.key, {})
@@ -43,6 +47,11 @@ class MemoryStore:
                 sums = self._sums.get(change.key, {})
                 if change.slot in sums:
                     sums[change.slot] = max(sums[change.slot] + change.amount, 0.0)
+
+    def learn(self, key: str, slot: int, amount: float) -> None:
+        """``key`` holds ``amount`` in all, whoever booked it; all of it counts as in ``slot``."""
+        with self._locked():
+            self._sums[key] = {slot: amount}
 
     async def aclose(self) -> None:
         """Nothing to let go of."""

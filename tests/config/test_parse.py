@@ -362,9 +362,12 @@ REFUSED = [
         {"models": {"m": {"targets": ["openai:x"], "max_cost_usd": 0}}},
         "models.m.max_cost_usd: expected an amount of dollars > 0, got 0",
     ),
-    ({"store": {"kind": "redis"}}, "store.kind: expected one of 'memory', 'file', got 'redis'"),
     ({"telemetry": {"log": "warn"}}, "telemetry.log: expected one of 'off', 'debug', 'info', got"),
     ({"telemetry": {"content": True}}, "telemetry.content: unknown key"),
+    (
+        {"store": {"kind": "etcd"}},
+        "store.kind: expected one of 'memory', 'file', 'redis', got 'etcd'",
+    ),
     ({"store": {"path": "x.sqlite3"}}, "store.path: only for kind = 'file'; remove it"),
 ]
 

@@ -16,16 +16,21 @@ import pytest
 from specroute.config import StoreConfig
 from specroute.errors import StoreFailed
 from specroute.store import FileStore, MemoryStore, Store, make_store
+from specroute.store.redis import RedisStore
 from specroute.store.window import DAY, MINUTE, Change, Want
 from tests.support.forked import in_a_child, needs_fork
 
 Make = Callable[[], Store]
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "redis"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     if request.param == "memory":
         return MemoryStore
+    if request.param == "redis":
+        server = request.getfixturevalue("redis_server")
+        server.flush()
+        return lambda: RedisStore(server.url)
     return lambda: FileStore(tmp_path / "folder" / "limits.sqlite3")
 
 

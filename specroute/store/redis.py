@@ -1,0 +1,213 @@
+"""A store for processes of many machines: Redis or Valkey.
+
+Knows scripts, connections and what to do while there is none. The arithmetic of a booking is the
+script's, atomic on the server; ``window``'s is used for what it refused and while the server is
+away.
+
+Away: each process goes on by itself, from the last sums that it saw of everybody, and books what it
+took at the server as soon as that is back. Until then a limit holds for each process alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from specroute.errors import ConfigError, StoreFailed
+from specroute.store.memory import MemoryStore
+from specroute.store.threaded import ThreadedStore
+from specroute.store.window import Change, Refusal, Want, refusal
+
+if TYPE_CHECKING:
+    import redis
+
+log = logging.getLogger("specroute")
+
+ANSWER_S = 0.5
+"""How long the server may take to answer before it counts as away."""
+AWAY_S = 2.0
+"""After that it is asked again."""
+PREFIX = "specroute:sums:"
+
+_TAKE = """
+-- ARGV: for each key its running slot, its oldest slot, the amount, the room, seconds to live.
+local function booked(i)
+  local sums, used, oldest = redis.call('HGETALL', KEYS[i]), 0, tonumber(ARGV[5 * i - 3])
+  for j = 1, #sums, 2 do
+    if tonumber(sums[j]) < oldest then
+      redis.call('HDEL', KEYS[i], sums[j])
+    else
+      used = used + tonumber(sums[j + 1])
+    end
+  end
+  return math.max(used, 0), sums
+end
+local totals = {}
+for i = 1, #KEYS do
+  local used, sums = booked(i)
+  local amount, room = tonumber(ARGV[5 * i - 2]), tonumber(ARGV[5 * i - 1])
+  if used + amount > room then
+    table.insert(sums, 1, tostring(i))
+    return sums
+  end
+  totals[i + 1] = string.format('%.17g', used + amount)
+end
+for i = 1, #KEYS do
+  redis.call('HINCRBYFLOAT', KEYS[i], ARGV[5 * i - 4], ARGV[5 * i - 2])
+  redis.call('EXPIRE', KEYS[i], ARGV[5 * i])
+end
+totals[1] = '0'
+return totals
+"""
+
+_CHANGE = """
+-- ARGV: for each key its slot, the amount, and whether to book it where nothing is.
+for i = 1, #KEYS do
+  local slot, amount = ARGV[3 * i - 2], ARGV[3 * i - 1]
+  if ARGV[3 * i] == '1' or redis.call('HEXISTS', KEYS[i], slot) == 1 then
+    if tonumber(redis.call('HINCRBYFLOAT', KEYS[i], slot, amount)) < 0 then
+      redis.call('HSET', KEYS[i], slot, '0')
+    end
+    if redis.call('TTL', KEYS[i]) < 0 then
+      redis.call('EXPIRE', KEYS[i], 172800)
+    end
+  end
+end
+"""
+
+
+class RedisStore(ThreadedStore):
+    """Sums in the Redis or Valkey server at ``url`` (``redis://``, ``rediss://``, ``unix://``).
+
+    ``clock`` is monotonic seconds, for when to ask a server again that was away.
+    """
+
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url = url
+        self._clock = clock
+        self._client: redis.Redis | None = None
+        self._scripts: tuple[Any, Any] | None = None
+        self._away_until = 0.0
+        self._local = MemoryStore()
+        self._owed: dict[tuple[str, int], float] = {}
+        """What was booked here alone: the server gets it when it is back."""
+        super().__init__()
+
+    def __repr__(self) -> str:
+        parts = urlsplit(self._url)
+        return f"RedisStore({parts.hostname or parts.path!r})"
+
+    def _reset(self) -> None:
+        self._client = self._scripts = None
+        super()._reset()
+
+    @property
+    def away(self) -> bool:
+        """Whether the server could not be reached lately."""
+        return self._clock() < self._away_until
+
+    def _take(self, wants: Sequence[Want], now: float) -> Refusal | None:
+        args: list[Any] = []
+        for want in wants:
+            window = want.window
+            args += [
+                window.slot(now),
+                window.oldest(now),
+                repr(want.amount),
+                repr(want.limit * (1 + 1e-6)),
+                2 * window.slots * window.slot_s,
+            ]
+        found = self._asked(0, [want.key for want in wants], args)
+        if found is None:
+            return self._taken_here(wants, now)
+        if int(found[0]):
+            want = wants[int(found[0]) - 1]
+            sums = {int(k): float(v) for k, v in zip(found[1::2], found[2::2], strict=True)}
+            # Never None but for rounding; then the next try tells.
+            return refusal(want, sums, now) or Refusal(want, sum(sums.values()), 0.0)
+        for want, total in zip(wants, found[1:], strict=True):
+            self._local.learn(want.key, want.window.slot(now), float(total))
+        return None
+
+    def _taken_here(self, wants: Sequence[Want], now: float) -> Refusal | None:
+        refused = self._local.take_now(wants, now)
+        if refused is None:
+            for want in wants:
+                self._owe(want.key, want.window.slot(now), want.amount)
+        return refused
+
+    def _owe(self, key: str, slot: int, amount: float) -> None:
+        self._owed[key, slot] = self._owed.get((key, slot), 0.0) + amount
+
+    def _change(self, changes: Sequence[Change]) -> None:
+        if not changes:
+            return
+        args: list[Any] = []
+        for change in changes:
+            args += [change.slot, repr(change.amount), "0"]
+        self._local.change(changes)
+        if self._asked(1, [change.key for change in changes], args) is None:
+            for change in changes:
+                self._owe(change.key, change.slot, change.amount)
+
+    def _asked(self, script: int, keys: Sequence[str], args: Sequence[Any]) -> list[Any] | None:
+        """The script's answer; ``None``: the server is away."""
+        import redis
+
+        if self.away:
+            return None
+        try:
+            scripts = self._connected()
+            if self._owed:
+                self._pay(scripts[1])
+            found = scripts[script](keys=[PREFIX + key for key in keys], args=list(args))
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            if not self._away_until:
+                log.warning("%r is away (%s): each process keeps limits alone", self, error)
+            self._away_until = self._clock() + AWAY_S
+            return None
+        except redis.RedisError as error:
+            raise StoreFailed(
+                f"{self!r}: {error}; limits and budgets can't be kept without it"
+            ) from error
+        if self._away_until:
+            log.warning("%r is back", self)
+            self._away_until = 0.0
+        return found or []
+
+    def _pay(self, change: Any) -> None:
+        """Book at the server what was booked here while it was away."""
+        args: list[Any] = []
+        for (_, slot), amount in self._owed.items():
+            args += [slot, repr(amount), "1"]
+        change(keys=[PREFIX + key for key, _ in self._owed], args=args)
+        self._owed.clear()
+
+    def _connected(self) -> tuple[Any, Any]:
+        if self._client is None or self._scripts is None:
+            import redis
+
+            self._client = redis.Redis.from_url(
+                self._url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S
+            )
+            register = self._client.register_script
+            self._scripts = (register(_TAKE), register(_CHANGE))
+        return self._scripts
+
+    def _close(self) -> None:
+        client, self._client, self._scripts = self._client, None, None
+        if client is not None:
+            client.close()
+
+
+def check_installed() -> None:
+    """:class:`ConfigError` where redis-py is missing."""
+    try:
+        import redis  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "store.kind = 'redis' needs redis-py: pip install 'specroute[redis]'"
+        ) from error

