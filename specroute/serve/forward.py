@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
+from math import ceil, isfinite
 from typing import Any
 
 from specroute import errors
@@ -189,6 +190,11 @@ def shown(
     elif isinstance(error, errors.RequestError):
         status, kind, param = error.status, "invalid_request_error", error.param
         code = error.code
+    elif isinstance(error, errors.LimitReached | errors.AllCooling):
+        status, kind = (429 if isinstance(error, errors.LimitReached) else 503), "rate_limit"
+        code = getattr(error, "code", code)
+        if error.wait_s is not None and isfinite(error.wait_s):
+            headers["retry-after"] = str(ceil(error.wait_s))
     elif isinstance(error, errors.DeadlineExceeded):
         status, kind = 504, "timeout"
     elif isinstance(error, errors.ConfigError):

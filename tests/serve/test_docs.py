@@ -15,9 +15,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encoding
 
 
 def test_the_config_parses() -> None:
-    """The fleet's draft included."""
-    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S)
-    config = parse(tomllib.loads(text), "docs/deployment.md", {})
+    """The fleet's draft and the shared store included."""
+    store, fleet = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.S)
+    config = parse(tomllib.loads(fleet + store), "docs/deployment.md", {})
+    assert config.store.kind == "redis"
     assert config.drafts["fleet"].provider == "drafts"
 
 
