@@ -39,8 +39,8 @@ async def run(session: Continuing) -> AsyncGenerator[Event]:
             async with aclosing(stream):
                 async for piece in stream:
                     finish = piece.finish or finish
-                    if piece.usage is not None:
-                        counted = piece.usage.completion_tokens
+                    if piece.usage is not None and piece.usage.completion_tokens is not None:
+                        counted = piece.usage.completion_tokens - piece.again
                     tokens = piece.tokens if piece.tokens is not None else int(bool(piece.text))
                     if piece.text or piece.extra:
                         yield Commit(piece.text, None, tokens, None, piece.extra, limited=False)

@@ -32,6 +32,8 @@ class Piece:
     """Other fields of a chat delta (reasoning, refusal …), to be handed on untouched."""
     usage: Usage | None = None
     """The server's own count for the whole stream, in its last piece where the server gives it."""
+    again: int = 0
+    """Completion tokens in ``usage`` that only said what had been said."""
 
     @property
     def tokens(self) -> int | None:

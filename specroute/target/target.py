@@ -110,7 +110,8 @@ class Target:
             beyond=used if beyond is None else beyond,
         )
         for repeated in strip:
-            found = _stripped(found, repeated)
+            # The last is white space that was left out of the prefill: it is generated anew.
+            found = _stripped(found, repeated, generated=repeated is strip[-1])
         return found
 
     def _continuation(
@@ -170,7 +171,7 @@ class Target:
             if show_tokens and caps.chat_max_logprobs:
                 body["logprobs"] = True
             repeated = "" if caps.prefill_repeats is False else text
-            return CHAT, body, tuple(filter(None, (repeated, kept)))
+            return CHAT, body, (repeated, kept)
         raise RuntimeError("a continuation was asked for where can_continue() gave none")
 
     def _may_straddle(self, request: TextRequest, committed: Committed) -> bool:
@@ -195,14 +196,21 @@ class Target:
         return None
 
 
-async def _stripped(found: AsyncGenerator[Piece], prefix: str) -> AsyncGenerator[Piece]:
-    """Take a repeated prefill off the first pieces."""
+async def _stripped(
+    found: AsyncGenerator[Piece], prefix: str, *, generated: bool
+) -> AsyncGenerator[Piece]:
+    """Take a repeated prefill off the first pieces. ``generated``: it is among the server's count
+    of completion tokens; the piece with the count says how many."""
     strip = prefill.PrefixEcho(prefix)
+    again = 0
     async with aclosing(found):
         async for piece in found:
             text = strip.feed(piece.text)
             if piece.finish is not None:
                 text += strip.flush()
+            again += bool(generated and piece.text and not text)
+            if piece.usage is not None and again:
+                piece = replace(piece, again=again)
             if text == piece.text:
                 yield piece
             elif text or piece.finish or piece.extra or piece.usage:
