@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,7 +29,11 @@ from specroute.types import Report, TargetRef, Usage
 NOT_SHOWN = frozenset({"other", "render", "probe"})
 """Calls without a span: what is passed through, a server's own tokenizer, and probes."""
 
-_NOT_SET_UP = ("_ProxyMeterProvider", "NoOpMeterProvider")
+_NOT_SET_UP = frozenset(
+    {"ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider"}
+)
+"""Providers that stand for none: what is made with them goes nowhere."""
+_NO_WORK: AbstractContextManager[None] = nullcontext()
 _SPAN_FIELDS = (
     "id",
     "target",
@@ -64,12 +68,18 @@ class OpenTelemetry:
         self._config = config
         self._provider_of = provider_of
         self._tracer = tracer or trace.get_tracer("specroute")
-        self._own_meter = meter is not None
+        self._own_tracer, self._own_meter = tracer is not None, meter is not None
         self._instruments = _instruments(meter or metrics.get_meter("specroute"))
 
     @property
     def gates(self) -> Sequence[Gate]:
         return (self,)
+
+    @property
+    def _traces(self) -> bool:
+        if not self._config.traces:
+            return False
+        return self._own_tracer or type(trace.get_tracer_provider()).__name__ not in _NOT_SET_UP
 
     @property
     def _measures(self) -> bool:
@@ -79,24 +89,23 @@ class OpenTelemetry:
 
     # Requests
 
-    @contextmanager
     def request(
         self, handle: ReportHandle, *, chat: bool, asked: str, streamed: bool
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         operation = names.CHAT if chat else names.TEXT
         if wanted(self._config.log):
             handle.on_finish(lambda report: log_request(report, self._config.log))
         if self._measures:
             handle.on_finish(lambda report: self._measure(report, operation, streamed))
-        if not self._config.traces:
-            yield
-            return
+        if not self._traces:
+            return _NO_WORK
         span = self._tracer.start_span(
             f"specroute {operation} {asked}", attributes={names.MODEL: asked}
         )
-        if not span.is_recording():
-            yield
-            return
+        return self._traced(span, handle) if span.is_recording() else _NO_WORK
+
+    @contextmanager
+    def _traced(self, span: Span, handle: ReportHandle) -> Iterator[None]:
         handle.on_finish(lambda report: _finish(span, report))
         token = context.attach(trace.set_span_in_context(span))
         try:
@@ -147,7 +156,8 @@ class OpenTelemetry:
     # Calls
 
     async def enter(self, departure: Departure) -> Permit:
-        if departure.purpose in NOT_SHOWN:
+        traces, measures = self._traces, self._measures
+        if not (traces or measures) or departure.purpose in NOT_SHOWN:
             return _NOTHING
         body = departure.content or b""
         attributes = {
@@ -158,7 +168,7 @@ class OpenTelemetry:
         if departure.model:
             attributes[names.REQUEST_MODEL] = departure.model
         span = None
-        if self._config.traces:
+        if traces:
             span = self._tracer.start_span(
                 f"{attributes[names.OPERATION]} {departure.model}".strip(),
                 kind=SpanKind.CLIENT,
@@ -168,7 +178,7 @@ class OpenTelemetry:
                 span.set_attributes(_of_body(body))
             else:
                 span = None
-        usage = self._instruments[names.TOKEN_USAGE] if self._measures else None
+        usage = self._instruments[names.TOKEN_USAGE] if measures else None
         return _NOTHING if span is None and usage is None else _Call(span, usage, attributes)
 
 
