@@ -233,7 +233,7 @@ def translate(
             error.status, headers=dict(error.headers), content=error.body, request=request
         )
         public = status_error(
-            wire.status_message(error.status, error.body),
+            redact(wire.status_message(error.status, error.body)),
             response=response,
             body=_json_or_text(response),
             provider=error.provider,

@@ -29,6 +29,7 @@ from specroute.http.gate import Departure, Gate, Permits, enter
 from specroute.http.reply import Body, OpenReply
 from specroute.http.supervisor import Supervisor
 from specroute.http.watch import Watch
+from specroute.tables import secret_name
 from specroute.types import Usage
 
 MAX_REDIRECTS = 20
@@ -114,6 +115,8 @@ class HttpClient:
         self._urls: dict[tuple[str, str, bool], httpx2.URL] = {}
         self._headers = self._own_headers(profile_auth)
         self._own_names = frozenset(name.lower() for name, _ in self._headers)
+        hidden = (v for k, v in provider.headers.items() if secret_name(k))
+        self._secrets = tuple(filter(None, (provider.api_key, *hidden)))
 
     def __repr__(self) -> str:
         return f"HttpClient({self.provider.name!r}, {wire.show_url(self.provider.base_url)!r})"
@@ -328,7 +331,7 @@ class HttpClient:
             data = await self._json_in(reply)
             wire.check_answer(data, provider=self.provider.name)
             return Ready(reply, self.provider.name, wire.as_chunks(data))
-        return EventStream(reply, self.provider.name)
+        return EventStream(reply, self.provider.name, self._secrets)
 
     async def _json_in(self, reply: OpenReply, *, listed: bool = False) -> dict[str, Any]:
         """The JSON object of an answer that is read to its end here."""
@@ -341,6 +344,8 @@ class HttpClient:
             data = read(body, provider=self.provider.name, content_type=kind)
             self._check_error(data)
         except BaseException as error:
+            if isinstance(error, BadAnswer):  # It quotes the body.
+                error.args = (wire.redact(str(error), self._secrets),)
             reply.settle(None, error)
             raise
         reply.settle(Usage.from_wire(data.get("usage")))
@@ -390,11 +395,13 @@ class HttpClient:
     def status_error(self, status: int, headers: Mapping[str, str], body: bytes) -> StatusError:
         """The error for a status, with a note about ``base_url`` where that may be the cause."""
         error = StatusError(
-            f"{self.provider.name}: {wire.status_message(status, body)}",
+            wire.redact(
+                f"{self.provider.name}: {wire.status_message(status, body)}", self._secrets
+            ),
             provider=self.provider.name,
             status=status,
             headers=headers,
-            body=body,
+            body=wire.redact(body.decode("latin-1"), self._secrets).encode("latin-1"),
         )
         if status in (404, 405):
             error.add_note(wire.base_url_hint(self.provider.base_url))
@@ -403,6 +410,7 @@ class HttpClient:
     def _check_error(self, data: Mapping[str, Any]) -> None:
         error = wire.error_in(data)
         if error is not None:
+            error = wire.redact_value(error, self._secrets)
             raise ErrorInBody(
                 f"{self.provider.name}: "
                 + wire.error_message(error, "an error came inside a 200 answer"),

@@ -5,7 +5,7 @@ Knows when a stream is complete, cut or an error. Deliberately knows no request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -24,11 +24,13 @@ class EventStream:
 
     Ends normally only after ``[DONE]``, or at the end of the body once a ``finish_reason`` was
     seen; otherwise it raises :class:`StreamTruncated`. An error event raises :class:`ErrorInBody`.
-    ``[DONE]`` itself is not yielded. Cancelling or closing ends the upstream at once.
+    ``[DONE]`` itself is not yielded. Cancelling or closing ends the upstream at once. ``secrets``
+    are taken out of what an error event says.
     """
 
-    def __init__(self, reply: OpenReply, provider: str) -> None:
+    def __init__(self, reply: OpenReply, provider: str, secrets: Sequence[str] = ()) -> None:
         self.reply = reply
+        self._secrets = secrets
         self.headers: Mapping[str, str] = reply.headers
         self.request_id = reply.request_id
         self.finished = False
@@ -68,6 +70,7 @@ class EventStream:
                     return None
                 error = event.error
                 if error is not None:
+                    error = wire.redact_value(error, self._secrets)
                     raise ErrorInBody(
                         f"{self._provider}: "
                         + wire.error_message(error, "An error occurred during streaming"),

@@ -116,6 +116,16 @@ def redact(text: str, secrets: Iterable[str | None]) -> str:
     return text
 
 
+def redact_value(value: Any, secrets: Iterable[str | None]) -> Any:
+    """The same in every text of a JSON value."""
+    secrets = tuple(secrets)
+    if isinstance(value, str):
+        return redact(value, secrets)
+    if isinstance(value, Mapping):
+        return {redact(str(k), secrets): redact_value(v, secrets) for k, v in value.items()}
+    return [redact_value(v, secrets) for v in value] if isinstance(value, list) else value
+
+
 def base_url_hint(base_url: str) -> str:
     """What to check about a ``base_url`` that answered 404, 405 or with a web page."""
     shown = show_url(base_url).rstrip("/")
