@@ -351,20 +351,23 @@ class Session(Continuing):
         """N: the alternatives asked for at each position."""
         return min(self.target.capabilities.echo_max_logprobs or 1, 20)
 
-    async def score(self, draft: Sequence[int] | str, *, logprobs: int) -> View:
-        """The target's view of ``draft`` after what is committed."""
+    async def score(
+        self, draft: Sequence[int] | str, *, logprobs: int, after: Committed | None = None
+    ) -> View:
+        """The target's view of ``draft`` after what is committed, or after ``after``."""
+        first = not self.answer.tokens and not (after and after.ids)
         view = await score(
             self.target,
             self.using,
             self.prompt,
-            self.committed,
+            after or self.committed,
             draft,
             logprobs=logprobs,
             sampling=self.sampling,
             book=self.book,
             deadline=self.optional_deadline,
         )
-        if not self.answer.tokens:
+        if first:
             counted = (view.usage.prompt_tokens or 0) - len(view.positions)
             self.prompt_tokens = view.before or max(counted, 0) or None
         return view

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specroute.acceptance import Drawn, Evidence, Outcome, Request, judging, step
@@ -21,6 +21,7 @@ from specroute.candidates import Judge, sampling_of
 from specroute.draft.base import Proposal
 from specroute.errors import DraftError, ProviderError
 from specroute.events import Commit, Event, Handover, RoundDone
+from specroute.method.flight import Flights, Scored
 from specroute.method.listen import can_listen, listen
 from specroute.target.view import BadEvidence, Position, View
 from specroute.types import Exactness
@@ -80,6 +81,18 @@ async def run(session: Session) -> AsyncGenerator[Event]:
         session.loosen(Exactness.BOUNDED, RETOKENISED)
     if session.lossy is not None and session.judge is Judge.RULES:
         session.loosen(Exactness.HEURISTIC, f"accepted by {session.lossy}")
+    depth = session.plan.depth if session.scores_by_ids else 1
+    flights = Flights(session, depth) if depth > 1 else None
+    try:
+        async with aclosing(_rounds(session, flights)) as events:
+            async for event in events:
+                yield event
+    finally:
+        if flights is not None:
+            await flights.aclose()
+
+
+async def _rounds(session: Session, flights: Flights | None) -> AsyncGenerator[Event]:
     alone, spell = False, Spell()
     while session.answer.finish is None:
         k = session.next_k()
@@ -88,6 +101,8 @@ async def run(session: Session) -> AsyncGenerator[Event]:
             return
         try:
             if k == 0 or alone:
+                if flights is not None:
+                    flights.clear()
                 one = await _one(session)
                 if isinstance(one, Handover):
                     _loosen_for_redrawing(session)
@@ -96,13 +111,15 @@ async def run(session: Session) -> AsyncGenerator[Event]:
                 yield one
                 alone = False
                 continue
-            started = session.clock()
-            proposal = await session.draft(k, greedy=session.judge is Judge.DRAWS)
-            drafted_at = session.clock()
+            if flights is not None:
+                scored = await flights.next()
+            else:
+                scored = await _one_round(session, k)
+            proposal, view = scored.proposal, scored.view
             if not proposal and not (spell.paid(session) and can_listen(session)):
                 yield Handover("the draft has nothing to propose")
                 return
-            view = await _score(session, proposal) if proposal else None
+            judging_at = session.clock()
             verdict = await verdict_on(session, proposal, view) if view else None
         except DraftError as error:
             yield Handover(f"the draft failed: {error}")
@@ -116,6 +133,8 @@ async def run(session: Session) -> AsyncGenerator[Event]:
             yield Handover(f"a scoring request failed: {error}")
             return
         if view is None or verdict is None:
+            if flights is not None:
+                flights.clear()
             async with aclosing(listen(session)) as events:
                 async for event in events:
                     yield event
@@ -130,10 +149,14 @@ async def run(session: Session) -> AsyncGenerator[Event]:
             drafted=len(view.positions),
             accepted=outcome.accepted,
             judged=outcome.accepted + (outcome.verdict == "rejected"),
-            draft_seconds=drafted_at - started,
-            verify_seconds=session.clock() - drafted_at,
+            draft_seconds=scored.draft_s,
+            verify_seconds=scored.verify_s + session.clock() - judging_at,
             context=session.context,
         )
+        if flights is not None and not flights.settled(
+            outcome.accepted, len(view.positions), verdict.last
+        ):
+            verdict = replace(verdict, last=(), ended=False)
         commits, end = commits_of(session, view, verdict)
         for commit in commits:
             yield commit
@@ -151,6 +174,15 @@ def _loosen_for_redrawing(session: Session) -> None:
     can be shown are then a little too likely."""
     if not session.request.greedy:
         session.loosen(Exactness.HEURISTIC, REDRAWN)
+
+
+async def _one_round(session: Session, k: int) -> Scored:
+    """Draft and score, one after the other."""
+    started = session.clock()
+    proposal = await session.draft(k, greedy=session.judge is Judge.DRAWS)
+    drafted_at = session.clock()
+    view = await _score(session, proposal) if proposal else None
+    return Scored(proposal, view, drafted_at - started, session.clock() - drafted_at)
 
 
 async def _score(session: Session, proposal: Proposal) -> View:

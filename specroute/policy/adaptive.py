@@ -19,6 +19,7 @@ from specroute.policy.account import Account, Settled
 from specroute.policy.base import Ask, Figures, Plan, RoundView
 from specroute.policy.chance import drawn
 from specroute.policy.forecast import best_round, plain_pace, round_seconds
+from specroute.policy.forecast_flight import best_flight
 from specroute.policy.forecasts import FORECASTS
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import Offer
@@ -247,6 +248,7 @@ class Adaptive:
             lanes=offer.lanes,
             chunk=offer.chunk,
             worth=offer.worth,
+            depth=offer.depth,
             max_rounds=offer.max_rounds or self.max_rounds,
             predicted=offer.forecast,
             plain=plain,
@@ -314,6 +316,18 @@ class Adaptive:
             timed=self._timed(view, snapshot, context),
             draft_s=view.draft_s,
         )
+        if plan is not None and plan.depth > 1:
+            flight = best_flight(
+                snapshot,
+                context,
+                objective,
+                depths=(plan.depth,),
+                limit=limit,
+                own=view.own,
+                timed=self._timed(view, snapshot, context),
+                draft_s=view.draft_s,
+            )
+            best = best if flight is None else flight.run
         ttft_s, tpot_s = plain_pace(snapshot)
         if trial and view.rounds < TRIAL_ROUNDS and plan is not None:
             return limit

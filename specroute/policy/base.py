@@ -38,6 +38,8 @@ class Plan:
     """Streams beside the plain one."""
     chunk: int = 0
     """Drafted tokens from one lane's start to the next one's."""
+    depth: int = 0
+    """Scoring rounds in flight at a time; 0 and 1 are one."""
     worth: float = 0.0
     """The least chance of being reached at which a lane is started."""
     max_rounds: int = 0

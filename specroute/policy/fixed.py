@@ -29,6 +29,8 @@ class Fixed:
     """The lossy acceptance rule, where one was asked for."""
     loose: bool = False
     """Lanes may follow words that only resemble the draft's."""
+    rounds_in_flight: int = 1
+    """In ``score``: rounds that are under way at a time."""
     lanes: int = 3
     """In ``prefix``: streams beside the plain one."""
     predicted_tokens: int = 2048
@@ -60,6 +62,7 @@ class Fixed:
             f"the policy 'fixed' asks for {self.method} with K = {k}",
             lanes=self.lanes,
             chunk=k,
+            depth=self.rounds_in_flight,
         )
 
     def next_k(self, view: RoundView, snapshot: Snapshot) -> int:

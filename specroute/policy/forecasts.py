@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from specroute.policy.forecast import Forecaster, plain, score
+from specroute.policy.forecast import Forecaster, plain
 from specroute.policy.forecast_cascade import cascade
+from specroute.policy.forecast_flight import rounds
 from specroute.policy.forecast_predict import predict
 from specroute.policy.forecast_prefix import prefix
 from specroute.types import Method
@@ -14,7 +15,7 @@ from specroute.types import Method
 FORECASTS: Mapping[Method, Forecaster] = MappingProxyType(
     {
         Method.PLAIN: plain,
-        Method.SCORE: score,
+        Method.SCORE: rounds,
         Method.PREFIX: prefix,
         Method.PREDICT: predict,
         Method.CASCADE: cascade,

@@ -19,4 +19,5 @@ class Offer:
     lanes: int = 0
     chunk: int = 0
     worth: float = 0.0
+    depth: int = 0
     max_rounds: int = 0

@@ -323,11 +323,12 @@ REFUSED = [
     (
         {"models": {"m": {"targets": ["openai:x"], "policy": {"preset": "fixed", "k": 5}}}},
         "models.m.policy.k: preset 'fixed' has no parameter of this name; it has: method, "
-        "num_speculative_tokens, lanes, predicted_tokens, max_rounds, exactness",
+        "num_speculative_tokens, rounds_in_flight, lanes, predicted_tokens, min_accept, hedge, ",
     ),
     (
         {"models": {"m": {"targets": ["openai:x"], "policy": {"preset": "fixed", "method": "sc"}}}},
-        "models.m.policy.method: expected one of 'score', 'prefix', 'predict', 'cascade', 'plain', got 'sc'",
+        "models.m.policy.method: expected one of 'score', 'prefix', 'predict', 'cascade', 'judge', "
+        "'race', 'hedge', 'plain', got 'sc'",
     ),
     (
         {

@@ -1,4 +1,4 @@
-"""What lanes and predictions are expected to take, and when they are left alone."""
+"""What lanes, predictions and rounds in flight are expected to take, and when they are left alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from specroute import speedup
 from specroute.measure import Acceptance, Estimate, Measurements, Pace, Snapshot
 from specroute.policy.base import Ask
 from specroute.policy.forecast_predict import LONGEST
@@ -97,6 +98,35 @@ def test_predictions_are_measured_by_drafter() -> None:
     assert seen.predicted_sent == pytest.approx(100)
     assert 0.002 < seen.predicted_tpot.mean < 0.02
     assert measured.snapshot("t", "other", "edit").predicted is None
+
+
+def flown(alpha: float, r: float, usd_in: float | None = 0.0) -> tuple[float, Offer]:
+    """(plain's seconds, the offer) at TPOT 40 ms, d = 4 ms and a fixed cost r of a request."""
+    rate = Acceptance((400 * alpha,) * 64, (400.0,) * 64)
+    seen = Snapshot(Pace(r + 0.04, 0.04, 300), rate, verify_s=r + 0.04, draft_s=0.004,
+                    usd_in=usd_in, usd_out=usd_in and 4 * usd_in)  # fmt: skip
+    found = FORECASTS[Method.SCORE](seen, ASK, Objective(usd_per_second=0.01))
+    plain = FORECASTS[Method.PLAIN](seen, ASK, Objective())
+    assert found is not None
+    assert plain is not None
+    return plain.forecast.seconds, found
+
+
+@pytest.mark.parametrize("r", [0.01, 0.03, 0.1])
+@pytest.mark.parametrize("alpha", [0.8, 0.9, 0.95])
+def test_rounds_in_flight_come_near_the_pipelined_bound(alpha: float, r: float) -> None:
+    """TPOT / (d + (1-α)(R + TPOT)) with no correction drafted ahead; they never pass it."""
+    plain, found = flown(alpha, r)
+    assert found.depth > 1
+    bound = speedup.pipelined_bound(alpha, speedup.Pace(tpot=0.04, r=r, d=0.004))
+    assert 0.75 * bound < plain / found.forecast.seconds < 1.02 * bound
+
+
+def test_rounds_in_flight_are_bought_only_where_they_pay() -> None:
+    """Dear prompts: one at a time. Without prices it can't be told."""
+    assert flown(0.9, 0.03, 1e-8)[1].depth > 1
+    assert flown(0.9, 0.03, 1e-5)[1].depth == 0
+    assert flown(0.9, 0.03, None)[1].depth == 0
 
 
 async def test_the_policy_stops_predicting_where_most_is_rejected() -> None:

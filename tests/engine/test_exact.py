@@ -21,6 +21,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("score", "good", {"temperature": 0.7, "top_p": 0.9}),
     ("score", "bad", {"temperature": 1.0, "top_k": 6}),
     ("score", "peaked", {"temperature": 1.3, "top_k": 10, "top_p": 0.8}),
+    ("score in flight", "peaked", {"temperature": 1.0, "top_k": 6}),
+    ("score in flight, drawn", "peaked", {"temperature": 1.3}),
     ("prefix", "good", {"temperature": 0.7, "top_p": 0.9}),
     ("prefix", "bad", {"temperature": 1.0}),
     ("prefix", "peaked", {"temperature": 1.3}),
@@ -49,14 +51,18 @@ async def _sample(
     world: World, method: str, settings: dict[str, Any], draft: str
 ) -> tuple[dict[int, Counter[int]], Counter[str]]:
     """(what followed each token, the methods used)."""
-    by_text = method == "prefix by text"
+    by_text, drawn = method == "prefix by text", method.endswith("drawn")
+    depth = 3 if "in flight" in method else 1
     method, options, provider = method.partition(" ")[0], {}, {}
     start = world.vocabulary.encode("<|assistant|>" if by_text else "a")
     if by_text:  # A chat API without ids, logprobs or template, at a pace at which lanes are ready.
         options = {"disable": ["completions", "logprobs", "tokenize", "apply_template"],
                    "pace": "tpot=10ms"}  # fmt: skip
         provider = {"capabilities": CLOSED}
+    if drawn:  # The target's own draws decide, one request a drafted token.
+        provider = {"capabilities": {"score": ["fanout"]}}
     n, length = (N // 2, 2 * LENGTH) if by_text else (N, LENGTH)
+    n = N // 3 if depth > 1 else n
     body = dict(settings)
     extra = {"top_k": body.pop("top_k")} if "top_k" in body else {}
     then: dict[int, Counter[int]] = defaultdict(Counter)
@@ -66,8 +72,12 @@ async def _sample(
         async with speculating(
             world,
             server,
-            method=method,
-            k=1 if by_text else 3,
+            policy={
+                "preset": "fixed",
+                "method": method,
+                "num_speculative_tokens": 1 if by_text or depth > 1 else 3,
+                "rounds_in_flight": depth,
+            },
             drafter=world.drafter(draft, text_only=by_text),
             provider=provider,
         ) as client:
@@ -111,7 +121,7 @@ async def test_output_frequencies_are_the_targets(
     then, methods = await _sample(world, method, settings, draft)
     assert set(methods) == {method.partition(" ")[0]}
     total = sum(sum(row.values()) for row in then.values())
-    assert total > N * LENGTH / 3
+    assert total > N * LENGTH / 5
     distance, quantiles = 0.0, []
     rng = np.random.default_rng(0)
     for last, row in then.items():
