@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from specroute.measure.level import Share
-from specroute.measure.lifetable import Rounds
+from specroute.measure.lifetable import HALF_LIFE_S, Rounds
 from specroute.measure.measurements import (
     Class,
     Draft,
@@ -21,8 +21,6 @@ from specroute.measure.measurements import (
 )
 
 VERSION = 1
-HALF_LIFE_S = 24 * 3600.0
-"""After this long, evidence counts for half."""
 MAX_AGE_S = 30 * 24 * 3600.0
 """Older evidence is not taken over."""
 

@@ -19,6 +19,10 @@ REMAINS = 0.004
 """The share of its weight that old evidence keeps once acceptance has changed."""
 KEPT = 128
 """Rounds that count in full all the same, at most: those that showed it."""
+HALF_LIFE_S = 24 * 3600.0
+"""After this long without a round, evidence counts for half."""
+_PAUSE_S = 3600.0
+"""Shorter pauses take nothing."""
 SHADOW = 0.5
 """What a judged token of a shadow round counts beside one of a real round."""
 _RESCALE = 1e60
@@ -248,6 +252,9 @@ class Rounds:
             parent.add(accepted, judged, shadow=shadow, weight=weight, answer=answer, at=at)
             self._adjust(parent)
             self._within[shadow].add(accepted, judged, parent._unit * weight)
+        pause = at - self.seen_at
+        if self.seen_at and pause > _PAUSE_S:
+            self.fade(0.5 ** (pause / HALF_LIFE_S))
         self._count(accepted, judged, shadow, weight, answer)
         self.seen_at = at
 

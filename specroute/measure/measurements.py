@@ -140,13 +140,16 @@ class Measurements:
 
     def begin(self, target: str) -> int:
         """A request for ``target`` begins; how many others are under way there."""
+        if target not in self.targets:
+            _make_room(self.targets, MOST_CLASSES)
         seen = self.targets[target]
         seen.in_flight += 1
         return seen.in_flight - 1
 
     def end(self, target: str) -> None:
         """A request that was begun has ended."""
-        self.targets[target].in_flight -= 1
+        seen = self.targets[target]
+        seen.in_flight = max(0, seen.in_flight - 1)
 
     def others(self, target: str) -> int:
         """Requests under way at ``target`` beside the one that asks."""

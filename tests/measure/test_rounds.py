@@ -9,7 +9,7 @@ import pytest
 
 from specroute.measure import AcceptanceCounts
 from specroute.measure.acceptance import MAX_K, STRENGTH
-from specroute.measure.lifetable import SHADOW, Rounds
+from specroute.measure.lifetable import HALF_LIFE_S, SHADOW, Rounds
 
 
 def one_round(rng: random.Random, alpha: float, k: int = 5) -> tuple[int, int]:
@@ -185,6 +185,19 @@ def test_a_dump_is_taken_over_with_its_lending() -> None:
     assert mine2.own().weight == pytest.approx(0.5 * mine.own().weight)
     assert mine2.own().rate == pytest.approx(mine.own().rate)
     assert root2._without(mine2).rate == pytest.approx(root._without(mine).rate, abs=0.02)
+
+
+def test_a_day_without_rounds_takes_half_of_the_weight() -> None:
+    """From the rate nothing; an hour takes nothing at all."""
+    rounds = Rounds()
+    for i in range(400):
+        rounds.add(1, 2, at=1000.0 + i)
+    before = rounds.own().weight
+    rounds.add(1, 2, at=1400.0 + 3000)
+    assert rounds.own().weight == pytest.approx(before, rel=0.01)
+    rounds.add(1, 2, at=4400.0 + HALF_LIFE_S)
+    assert rounds.own().weight == pytest.approx(before / 2, rel=0.02)
+    assert rounds.own().rate == pytest.approx(0.5)
 
 
 def test_units_never_overflow() -> None:
