@@ -30,7 +30,7 @@ from specroute.http.deadline import UNLIMITED, Deadline
 from specroute.http.supervisor import Supervisor
 from specroute.ledger import Price, booked, price_for
 from specroute.limits.purse import held
-from specroute.measure import Measurements
+from specroute.measure import Measurements, Snapshot
 from specroute.probed import refined
 from specroute.profiles import capabilities_for, load_profile
 from specroute.reporting import ReportHandle, new_id
@@ -151,6 +151,17 @@ class Pool:
         ref = TargetRef.parse(target)
         provider = provider_for(self._config, ref.provider)
         return price_for(provider, load_profile(provider.profile), ref.model)
+
+    def draft_priced(self, figures: Snapshot, drafter: str | None) -> Snapshot:
+        """``figures`` with what a remote draft's own provider bills per token."""
+        draft = None if drafter is None else self._config.drafts.get(drafter)
+        if draft is None or draft.kind != "remote":
+            return figures
+        price = self.price_of(f"{draft.provider}:{draft.model}")
+        if price is None:
+            return replace(figures, usd_draft_in=None, usd_draft_out=None)
+        price = price.at(figures.context)
+        return replace(figures, usd_draft_in=price.input / 1e6, usd_draft_out=price.output / 1e6)
 
     async def warm_up(self, announce: Announce) -> list[str]:
         """Load every drafter and calibrate every configured model's target now, rather than beside

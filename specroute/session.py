@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import perf_counter
@@ -19,9 +18,8 @@ from specroute.candidates import Judge
 from specroute.context import Committed
 from specroute.continuing import Continuing
 from specroute.draft.backoff import Backoff
-from specroute.draft.base import Distribution, Drafter, DraftSession, Proposal, joined
-from specroute.draft.pieces import pieces
-from specroute.draft.remote import in_context
+from specroute.draft.base import Distribution, Drafter, DraftSession, Proposal
+from specroute.draft.whole import whole as whole_draft
 from specroute.errors import DraftError, LimitReached, ProviderError
 from specroute.events import RoundDone
 from specroute.http.deadline import Deadline
@@ -241,30 +239,6 @@ class Session(Continuing):
                 return proposal
         return Proposal("")
 
-    async def _whole(
-        self,
-        drafting: DraftSession,
-        committed: Committed,
-        k: int,
-        temperature: float,
-        told: Callable[[Proposal], None] | None,
-    ) -> Proposal:
-        """A long draft from its pieces, in the target's ids where their vocabulary is known."""
-        made = Proposal("", ())
-        async with aclosing(pieces(drafting, committed, k, temperature)) as found:
-            async for piece in found:
-                made = joined(made, piece)
-                self.show(committed.text, self._text_of(made))
-                if told is not None:
-                    told(made)
-        vocabulary = self.target.learned.vocabulary
-        if made.ids is None and vocabulary is not None and committed.ids is not None:
-            ids = in_context(vocabulary, committed.ids, made.text)[:k]
-            if vocabulary.decode(ids) != made.text:
-                made = replace(made, text=vocabulary.decode(ids), ended=False)
-            made = replace(made, ids=ids)
-        return made
-
     async def _draft_with(
         self,
         drafter: Drafter,
@@ -295,7 +269,16 @@ class Session(Continuing):
                     prompt = self.prompt if vocabulary else replace(self.prompt, ids=None)
                     drafting = self._drafting[drafter.name] = await drafter.open(prompt, vocabulary)
                 if whole:
-                    proposal = await self._whole(drafting, committed, k, temperature, told)
+
+                    def show(made: Proposal) -> None:
+                        self.show(committed.text, self._text_of(made))
+                        if told is not None:
+                            told(made)
+
+                    place = self.draft_targets.get(drafter.name, "")
+                    proposal = await whole_draft(
+                        drafting, committed, k, temperature, vocabulary, show, self.book, place
+                    )
                 else:
                     proposal = await drafting.propose(committed, k, temperature)
         except DraftError:
@@ -309,7 +292,7 @@ class Session(Continuing):
             raise self._rests(drafter, f"{type(error).__name__}: {error}") from error
         self.resting.pop(drafter.name, None)
         self.tally.draft_s += proposal.seconds
-        if proposal.usage is not None:
+        if proposal.usage is not None and not whole:
             with self.book.attempt(self.draft_targets[drafter.name], "draft") as entry:
                 entry.usage = proposal.usage
         return _judgeable(proposal, k, vocabulary)

@@ -327,7 +327,8 @@ class Speculator:
                 str(target.ref), candidate.drafter or "", traffic, how, prompt_tokens=context
             )
             each = candidate.method is Method.SCORE and options.judge is Judge.DRAWS
-            return priced(replace(found, context=context, prompt_per_token=each), price)
+            found = replace(found, context=context, prompt_per_token=each)
+            return self.pool.draft_priced(priced(found, price), candidate.drafter)
 
         account = chosen.accounts.get((str(target.ref), traffic), Account())
         purse = current.get()

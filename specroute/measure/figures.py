@@ -49,6 +49,10 @@ class Snapshot:
     """Dollars per token; ``None`` is unknown."""
     usd_cached: float | None = None
     """Of a prompt token read from the server's cache; ``None``: unknown, counts as ``usd_in``."""
+    usd_draft_in: float | None = 0.0
+    """Dollars per prompt token of the draft's own provider; 0: it bills nothing,"""
+    usd_draft_out: float | None = 0.0
+    """and per drafted token."""
     cached: Estimate | None = None
     """The share of a plain request's prompt that the server reads from its cache."""
     round_cached: Estimate | None = None

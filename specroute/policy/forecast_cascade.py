@@ -30,19 +30,29 @@ def cascade(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     kept, whole = keeps(figures.acceptance, n)
     scored = figures.round_time(ask.context, n)
     verify_s = scored.mean if scored is not None else figures.verify_s or ttft_s or 0.0
-    draft_s = n * (figures.draft_s if figures.draft_s is not None else UNTRIED_DRAFT_S)
+    draft_s, draft_usd = drafting(figures, ask.context, n)
     left = tokens - kept
     seconds = draft_s + verify_s + (1 - whole) * (ttft_s or 0.0) + left * tpot_s
-    if figures.usd_in is None or figures.usd_out is None:
+    if figures.usd_in is None or figures.usd_out is None or draft_usd is None:
         return Offer(Forecast(seconds), n)
     again = figures.usd_in if figures.usd_cached is None else figures.usd_cached
     dollars = (
-        figures.usd_in * (ask.context + n)
+        draft_usd
+        + figures.usd_in * (ask.context + n)
         + figures.usd_out
         + (1 - whole) * again * (ask.context + kept)
         + figures.usd_out * left
     )
     return Offer(Forecast(seconds, dollars), n)
+
+
+def drafting(figures: Snapshot, context: float, n: int) -> tuple[float, float | None]:
+    """(seconds, dollars) of a whole draft of ``n`` tokens; ``None``: its price is not known."""
+    seconds = n * (figures.draft_s if figures.draft_s is not None else UNTRIED_DRAFT_S)
+    usd_in, usd_out = figures.usd_draft_in, figures.usd_draft_out
+    if usd_in is None or usd_out is None:
+        return seconds, None
+    return seconds, usd_in * context + usd_out * n
 
 
 def keeps(acceptance: Acceptance, n: int) -> tuple[float, float]:

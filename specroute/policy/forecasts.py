@@ -8,6 +8,7 @@ from types import MappingProxyType
 from specroute.policy.forecast import Forecaster, plain
 from specroute.policy.forecast_cascade import cascade
 from specroute.policy.forecast_flight import rounds
+from specroute.policy.forecast_opinion import judge, race
 from specroute.policy.forecast_predict import predict
 from specroute.policy.forecast_prefix import prefix
 from specroute.types import Method
@@ -19,6 +20,8 @@ FORECASTS: Mapping[Method, Forecaster] = MappingProxyType(
         Method.PREFIX: prefix,
         Method.PREDICT: predict,
         Method.CASCADE: cascade,
+        Method.JUDGE: judge,
+        Method.RACE: race,
     }
 )
 """Every method that an adaptive policy may choose."""

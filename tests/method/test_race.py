@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from specroute import Provisional
+from specroute import Commit, Provisional
 from specroute.method.race import WORDS, agreement, words
 from tests.engine.answers import ask
 from tests.engine.test_exits import quiet
 from tests.method.world import two
-from tests.provisional.test_speculate import follow
+from tests.provisional.test_speculate import CHAT, follow
 
 HEAD = "Thank you for asking, your order was sent on Monday and will"
 TARGET = HEAD + " be with you on Thursday. " + "We are glad that you wrote. " * 10
@@ -123,6 +123,25 @@ async def test_leaving_ends_both(after: float) -> None:
         await asyncio.wait([task])
         await quiet(world.target)
         await quiet(world.draft)
+
+
+async def test_what_both_have_said_is_booked_when_the_caller_leaves() -> None:
+    """Counted here, since neither server's own count came."""
+    async with two(
+        "race", answers(), ALIKE, pace="ttft=40ms,tpot=10ms", draft_pace="tpot=10ms"
+    ) as world:
+        stream = world.client.speculate(model="m", messages=CHAT, temperature=0)
+        async with stream:
+            async for event in stream:
+                if isinstance(event, Commit):
+                    break
+        report = stream.report
+        assert not report.complete
+        assert {a.purpose: a.outcome for a in report.attempts} == {
+            "draft": "cancelled",
+            "plain": "cancelled",
+        }
+        assert all(a.estimated and a.usage.completion_tokens for a in report.attempts)
 
 
 def test_words_are_compared_loosely_and_in_place() -> None:
