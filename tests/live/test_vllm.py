@@ -80,7 +80,6 @@ async def test_beside_its_own_ngram_speculation(
     assert sum(s.report.accepted for s in ours if s.report is not None) > 0
     config = agreement.config_for(vllm, drafts=["ngram"], policy="balanced", tokenizer=str(MODEL))
     chosen = await checks.agrees_as_often(vllm, "balanced, n-gram draft", config, plain, tokens)
-    assert {s.report.method for s in chosen if s.report is not None} <= {"plain", "score"}
     try:
         with servers.vllm("--speculative-config", OWN_NGRAM) as speculating:
             seconds, same = await _in_turn(vllm, speculating, plain, tokens)
