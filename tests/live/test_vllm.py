@@ -79,7 +79,7 @@ async def test_beside_its_own_ngram_speculation(
     ours = await checks.agrees_as_often(vllm, "score, n-gram draft", config, plain, tokens)
     assert sum(s.report.accepted for s in ours if s.report is not None) > 0
     config = agreement.config_for(vllm, drafts=["ngram"], policy="balanced", tokenizer=str(MODEL))
-    chosen = await checks.agrees_as_often(vllm, "balanced, n-gram draft", config, plain, tokens)
+    await checks.agrees_as_often(vllm, "balanced, n-gram draft", config, plain, tokens)
     try:
         with servers.vllm("--speculative-config", OWN_NGRAM) as speculating:
             seconds, same = await _in_turn(vllm, speculating, plain, tokens)
