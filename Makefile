@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-live check format bench bench-closed bench-policy docs wheel-test ci clean
+.PHONY: help setup demo test test-live test-frameworks check format bench bench-closed bench-policy docs wheel-test ci clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -38,6 +38,10 @@ live_tests = $(foreach s,$(LIVE),tests/live/test_$(subst -,_,$(s)).py) $(if $(fi
 test-live: $(STAMP)  ## Against real servers on this machine, installed into .cache/live
 	@$(PY) tests/live/setup.py $(LIVE)
 	@status=0; LIVE_PROMPTS=$(PROMPTS) LIVE_TOKENS=$(TOKENS) $(PY) -m pytest -q $(live_tests) || status=$$?; $(PY) tests/live/table.py; exit $$status
+
+test-frameworks: $(STAMP)  ## instructor, langchain-openai, pydantic-ai through the client, in .cache/frameworks
+	@$(PY) tests/frameworks/setup.py
+	@$(PY) -m pytest -q -rs tests/frameworks
 
 check: $(STAMP)  ## Lint, format, types and import rules
 	@$(PY) -m ruff check .
