@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ class Kept:
             own = merged(own, kept, time.time())
         except (LookupError, TypeError, ValueError) as error:
             log.warning("%s is replaced: %s: %s", path, type(error).__name__, error)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.partial")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             partial.write_text(json.dumps(own, separators=(",", ":")), encoding="utf-8")

@@ -112,7 +112,7 @@ class Attempt:
     """``provider:model``."""
     purpose: str
     """``plain``, ``score``, ``lane``, ``predict``, ``handover``, ``calibrate``, ``render``,
-    ``draft``."""
+    ``draft``, ``shadow``."""
     outcome: str
     """``ok``, ``cancelled``, or the error's short name (``status 429``, ``connect`` …)."""
     seconds: float

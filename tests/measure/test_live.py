@@ -109,3 +109,30 @@ async def test_measurements_are_kept_while_the_client_lives(
         await ask(client)
         assert await asyncio.to_thread(written.wait, 10)
         assert (tmp_path / "measurements.json").exists()
+
+
+async def test_sampled_drafts_are_measured_by_their_temperature(server: ReferenceServer) -> None:
+    """The request's own, where neither config nor plan sets one; with what the rules had to draw."""
+    async with speculating(WORLD, server, k=3) as client:
+        for _ in range(3):
+            stream = await client.completions.create(
+                model="m", prompt="a b a", max_tokens=30, stream=True, temperature=0.7, top_p=1,
+                extra_body={"top_k": 0},
+            )  # fmt: skip
+            async for _ in stream:
+                pass
+        assert report(stream).rounds > 0
+        seen = speculator(client).measurements
+        (how,) = {key[2] for key in seen.rounds}
+        found = seen.snapshot("lab:chain", "table", TRAFFIC, how)
+        assert [t for t, _ in found.by_temperature] == [0.7]
+        assert found.draws is not None
+
+
+async def test_lanes_tell_of_the_plain_pace(server: ReferenceServer) -> None:
+    """Their first one is the target's own stream."""
+    async with speculating(WORLD, server, method="prefix", k=3) as client:
+        await ask(client, 2)
+        seen = speculator(client).measurements
+        assert seen.targets["lab:chain"].tpot.seen > 0
+        assert seen.targets["lab:chain"].ttft.seen > 0
