@@ -15,7 +15,7 @@ import httpx2
 import openai
 from openai import NotGiven, not_given
 
-from specroute import openai_errors
+from specroute import errors, openai_errors
 from specroute.client_config import (
     PLAIN_ARGUMENTS,
     ConfigSource,
@@ -229,6 +229,9 @@ class DropIn(_Client):
     def _build_request(
         self, options: FinalRequestOptions, *, retries_taken: int = 0
     ) -> httpx2.Request:
+        asked: str | None = None
+        if options.files is not None:
+            options, asked = self._form(options)
         request = super()._build_request(options, retries_taken=retries_taken)
         fields: dict[str, Any] | None = None
         data, more = options.json_data, options.extra_json
@@ -239,6 +242,8 @@ class DropIn(_Client):
             fields.update((name, more[name]) for name in _FIELDS if name in more)
         if options.files is not None:
             fields, replayable = {}, _replayable(options.files)
+            if asked is not None:
+                fields["model"] = asked
         else:
             replayable = options.content is None or isinstance(options.content, bytes)
         request.extensions[HINTS] = Hints(
@@ -250,6 +255,24 @@ class DropIn(_Client):
             on_report=self._on_report,
         )
         return request
+
+    def _form(self, options: FinalRequestOptions) -> tuple[FinalRequestOptions, str | None]:
+        """A form names its model in a part of its own: there it becomes the target's name now,
+        since nobody rewrites the parts later. Returns the name that was asked for, too."""
+        data = options.json_data
+        asked = data.get("model") if isinstance(data, Mapping) else None
+        router = self.router
+        if not isinstance(asked, str) or not isinstance(data, Mapping) or router.direct:
+            return options, None
+        try:
+            name = router.routes.resolve(asked).target.model
+        except errors.SpecRouteError:
+            return options, asked  # Said, or passed on, by whoever routes it.
+        if name == asked:
+            return options, asked
+        changed = options.model_copy()
+        changed.json_data = {**data, "model": name}
+        return changed, asked
 
     def _prepare_url(self, url: str) -> httpx2.URL:
         # The same few URLs are asked for again and again, and parsing one is not cheap.

@@ -252,7 +252,9 @@ class Routes:
                 if self._default is None:
                     raise
             else:
-                if resolved.target.model != name and isinstance(request.body, bytes):
+                given = isinstance(request.body, bytes) and _is_json(request.headers)
+                if resolved.target.model != name and given:
+                    assert isinstance(request.body, bytes)
                     request.body = wire.replace_model(request.body, name, resolved.target.model)
                 return resolved.provider
         if self._default is None:

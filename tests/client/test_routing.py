@@ -217,3 +217,19 @@ async def test_usage_is_asked_for_where_that_is_known_to_work(known: bool, asked
     assert sent == ({"include_usage": True} if known or asked else None)
     assert seen == [False] * 4 + [True] * asked
     assert (told.prompt_tokens, told.completion_tokens) == ((3, 2) if known else (None, None))
+
+
+async def test_a_form_is_routed_by_its_model() -> None:
+    """A transcription goes to the model's own provider, under the target's name."""
+
+    async def hears(exchange: Exchange) -> None:
+        assert exchange.headers["content-type"].startswith("multipart/form-data")
+        assert b'name="model"\r\n\r\nhub-model\r\n' in exchange.body
+        assert b"RIFF" in exchange.body
+        await exchange.json_answer({"text": "hello"})
+
+    async with Loopback(answer) as lab, Loopback(hears) as hub:
+        tables = config(lab.url, hub.url, default_provider="lab")
+        async with AsyncSpecRoute(config=tables) as client:
+            heard = await client.audio.transcriptions.create(model="other", file=("a.wav", b"RIFF"))
+        assert (heard.text, lab.seen, len(hub.seen)) == ("hello", [], 1)
