@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 from specroute.errors import BadAnswer, ErrorInBody, ProviderError
 from specroute.http import wire
 from specroute.http.gate import Permits
+from specroute.http.mend import Mender, looks_odd
 from specroute.http.reply import OpenReply, truncated
 from specroute.http.sse import SseDecoder, SseEvent
 from specroute.tally import PlainTally
@@ -58,6 +59,7 @@ class PlainStream:
         "_held",
         "_kept",
         "_loop",
+        "_mender",
         "_over",
         "_provider",
         "_recovery",
@@ -99,6 +101,7 @@ class PlainStream:
         self._finished = False
         self._over = False
         self._held = b""
+        self._mender = Mender()
         self._failure: ProviderError | None = None
         """To be raised once what came before it was handed on."""
         self._tail: bytes | None = None
@@ -206,6 +209,7 @@ class PlainStream:
             or b'"finish_reason":"' in chunk
             or b'"finish_reason": "' in chunk
             or b'"error"' in chunk
+            or b'"tool_calls":[{' in chunk
             or b'"usage":{' in chunk
             or b'"usage": {' in chunk
             or b"\r" in chunk
@@ -266,10 +270,12 @@ class PlainStream:
             self._tally.usage = Usage.from_wire(data.get("usage"))
             if self._tally.own_usage and event.only_usage:
                 return
+        odd = looks_odd(event.payload) and self._mender.mend(data)
+        raw = wire.sse(data) if odd else event.raw + b"\n\n"
         if self._delivered:
-            out.append(self._release() + event.raw + b"\n\n")
+            out.append(self._release() + raw)
         else:
-            self._held += event.raw + b"\n\n"
+            self._held += raw
 
     def _release(self) -> bytes:
         held, self._held = self._held, b""
@@ -279,7 +285,7 @@ class PlainStream:
         self._tally.note_finish(data)
         choices = data.get("choices")
         for position, choice in enumerate(choices if isinstance(choices, list) else ()):
-            if isinstance(choice, dict) and isinstance(choice.get("finish_reason"), str):
+            if wire.finish_reason(choice) is not None:
                 index = choice.get("index")
                 self._ended.add(index if isinstance(index, int) else position)
         self._finished = len(self._ended) >= self._choices

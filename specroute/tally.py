@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from specroute.errors import ProviderError
+from specroute.http import wire
 from specroute.http.deadline import Deadline
 from specroute.ledger import Ledger, Price, cost
 from specroute.overheard import Overheard
@@ -23,6 +25,7 @@ class PlainTally:
     __slots__ = (
         "_before",
         "_end",
+        "_estimated",
         "_handle",
         "asked",
         "attempts",
@@ -72,6 +75,7 @@ class PlainTally:
         self.overheard: Overheard | None = None
         """Keeps the answer as it is handed on, where somebody reads it afterwards."""
         self.usage = Usage()
+        self._estimated = False
         self.finish_reason: str | None = None
         self.first_at: float | None = None
         self.last_at = 0.0
@@ -121,18 +125,27 @@ class PlainTally:
         """A whole answer came at once."""
         self.first_at = self.deadline.clock()
         self.usage = Usage.from_wire(data.get("usage"))
+        if self.usage.completion_tokens is None:
+            self._estimate(wire.about_tokens(data))
         if self.overheard is not None:
             self.overheard.whole(data)
         self.note_finish(data)
         self.end("ok", complete=True)
+
+    def _estimate(self, tokens: int) -> None:
+        """The server gave no count: what was counted here has to do."""
+        if tokens:
+            self.usage = replace(self.usage, completion_tokens=tokens)
+            self._estimated = True
 
     def note_finish(self, data: Mapping[str, Any]) -> None:
         """Take the finish reason from an answer or a chunk."""
         choices = data.get("choices")
         if isinstance(choices, list):
             for choice in choices:
-                if isinstance(choice, dict) and isinstance(choice.get("finish_reason"), str):
-                    self.finish_reason = choice["finish_reason"]
+                reason = wire.finish_reason(choice)
+                if reason is not None:
+                    self.finish_reason = reason
 
     def content(self, at: float, pieces: int) -> None:
         """So many pieces of content came."""
@@ -165,6 +178,8 @@ class PlainTally:
         if handle.updated:
             self._before = handle.base
         now = self.deadline.clock()
+        if self.usage.completion_tokens is None:
+            self._estimate(self.chunks)
         if not self.booked:
             self.attempts.append(
                 Attempt(
@@ -174,6 +189,7 @@ class PlainTally:
                     now - self.started_at,
                     self.usage,
                     self.request_id,
+                    estimated=self._estimated,
                 )
             )
         self._end = (now, complete, None if error is None else self.redact(error))

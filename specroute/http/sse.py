@@ -26,7 +26,8 @@ _CONTENT = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|refusal|arguments|token)"\s*:\s*"[^"]'
     rb'|"(?:tool_calls)"\s*:\s*\[\s*\{|"(?:function_call|audio)"\s*:\s*\{'
 )
-_FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
+# Some servers write "" or "null" where the answer goes on.
+_FINISH = re.compile(rb'"finish_reason"\s*:\s*"(?!"|null")')
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _ERROR = re.compile(rb'"error"\s*:\s*[^\sn]')
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')

@@ -66,6 +66,25 @@ def describe(body: bytes, content_type: str = "") -> str:
     return f"{kind} starting {start!r}"
 
 
+def finish_reason(choice: Any) -> str | None:
+    """A choice's ``finish_reason``; ``None`` where the answer goes on, however that is written."""
+    reason = choice.get("finish_reason") if isinstance(choice, Mapping) else None
+    return reason if isinstance(reason, str) and reason not in ("", "null") else None
+
+
+def about_tokens(data: Mapping[str, Any]) -> int:
+    """About how many tokens a whole answer's text has, for a server that doesn't say: one for
+    every four characters."""
+    size = 0
+    for choice in data.get("choices") or ():
+        message = choice.get("message") if isinstance(choice, Mapping) else None
+        text = message.get("content") if isinstance(message, Mapping) else None
+        if text is None and isinstance(choice, Mapping):
+            text = choice.get("text")
+        size += len(text) if isinstance(text, str) else 0
+    return -(-size // 4)
+
+
 def error_in(data: Mapping[str, Any]) -> Any:
     """The error object inside a 200 answer, or ``None``. An answer with choices is an answer."""
     error = data.get("error")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from specroute.book import Book
+from specroute.http import wire
 from specroute.types import Usage
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _read(data: Mapping[str, Any]) -> Piece | None:
     if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
         return None
     choice = choices[0]
-    finish = choice.get("finish_reason")
+    finish = wire.finish_reason(choice)
     shown = choice.get("logprobs")
     shown = shown if isinstance(shown, dict) else {}
     extra: dict[str, Any] | None = None
@@ -111,7 +112,7 @@ def _read(data: Mapping[str, Any]) -> Piece | None:
         text if isinstance(text, str) else "",
         ids,
         tuple(str(token) for token in tokens) if tokens is not None else None,
-        finish if isinstance(finish, str) else None,
+        finish,
         extra,
     )
 

@@ -216,7 +216,8 @@ async def test_usage_is_asked_for_where_that_is_known_to_work(known: bool, asked
         sent = server.seen[0].json.get("stream_options")
     assert sent == ({"include_usage": True} if known or asked else None)
     assert seen == [False] * 4 + [True] * asked
-    assert (told.prompt_tokens, told.completion_tokens) == ((3, 2) if known else (None, None))
+    assert (told.prompt_tokens, told.completion_tokens) == ((3, 2) if known else (None, 2))
+    assert told.attempts[0].estimated is not known
 
 
 async def test_a_form_is_routed_by_its_model() -> None:
