@@ -29,7 +29,6 @@ from specroute.http.client import HttpClient
 from specroute.http.deadline import UNLIMITED, Deadline
 from specroute.http.supervisor import Supervisor
 from specroute.ledger import Price, booked, price_for
-from specroute.limits.purse import held
 from specroute.measure import Measurements, Snapshot
 from specroute.probed import refined
 from specroute.profiles import capabilities_for, load_profile
@@ -214,7 +213,9 @@ class Pool:
         who gets a :class:`DraftError`; what failed is returned."""
         task = self._loads.get(name)
         if task is None or task.done():
-            task = self._supervisor.spawn(_loaded(self.drafter(name)), name=f"load {name}")
+            task = self._supervisor.spawn(
+                _loaded(self.drafter(name)), name=f"load {name}", apart=True
+            )
             if task is None:
                 raise DraftError("the client is closed")
             self._loads[name] = task
@@ -252,17 +253,16 @@ class Pool:
             deadline = Deadline(timeouts)
             handle = self._calibration_report(target, model.name)
             announce(handle)
-            with held(None):  # Nothing of it is this request's to pay.
-                self._supervisor.spawn(
-                    self._calibrate(target, model, handle, deadline), name="calibration"
-                )
+            self._supervisor.spawn(
+                self._calibrate(target, model, handle, deadline), name="calibration", apart=True
+            )
 
     def look_beside(self, target: Target, asked: str, announce: Announce) -> None:
         """Start the first look at a target in the background, if there is to be one."""
         if self._to_be_looked_at(target):
             handle = ReportHandle(Report(id=new_id(), model=asked, target=str(target.ref)))
             announce(handle)
-            self._supervisor.spawn(self._look_alone(target, handle), name="first look")
+            self._supervisor.spawn(self._look_alone(target, handle), name="first look", apart=True)
 
     async def _look_alone(self, target: Target, handle: ReportHandle) -> None:
         book = Book()

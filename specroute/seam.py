@@ -82,7 +82,9 @@ class Connections:
         self._upstreams.here()
         router = self.routers.here()
         if self._watcher is not None and (self._watching is None or self._watching.done()):
-            self._watching = router.supervisor.spawn(self._watcher.run(), name="config watcher")
+            self._watching = router.supervisor.spawn(
+                self._watcher.run(), name="config watcher", apart=True
+            )
         return router
 
     @property

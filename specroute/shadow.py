@@ -120,7 +120,7 @@ class Shadow:
             return
         self._waiting.append(answer)
         if self._task is None or self._task.done():
-            self._task = self._supervisor.spawn(self._run(), name="shadow acceptance")
+            self._task = self._supervisor.spawn(self._run(), name="shadow acceptance", apart=True)
 
     async def idle(self) -> None:
         """Until no answer waits any more."""

@@ -194,7 +194,9 @@ class Speculator:
         Provider errors do not come out of here before the first text: the plain call brings them.
         """
         if self._keeping is None and self._kept.path is not None:
-            self._keeping = self._supervisor.spawn(self._keep_measured(), name="measurements")
+            self._keeping = self._supervisor.spawn(
+                self._keep_measured(), name="measurements", apart=True
+            )
         self._under_way += 1
         call.handle.on_finish(self._ended)
         request = TextRequest.read(call.path, call.body)
@@ -613,7 +615,9 @@ class Speculator:
         if self._retired and self._under_way <= 0:
             with suppress(RuntimeError):  # No loop runs: it is freed when the client is closed.
                 asyncio.get_running_loop()
-                self._supervisor.spawn(self.pool.aclose(), name="end of an older config's drafts")
+                self._supervisor.spawn(
+                    self.pool.aclose(), name="end of an older config's drafts", apart=True
+                )
 
     async def aclose(self) -> None:
         """Free the drafters, keep what was measured; idempotent."""

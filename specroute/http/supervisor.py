@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any
 
 log = logging.getLogger("specroute")
@@ -28,12 +29,20 @@ class Supervisor:
         """How many tasks are alive."""
         return len(self._tasks)
 
-    def spawn(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any] | None:
-        """Run ``work`` on the running loop; ``None`` (and nothing run) once closed."""
+    def spawn(
+        self, work: Coroutine[Any, Any, Any], *, name: str, apart: bool = False
+    ) -> asyncio.Task[Any] | None:
+        """Run ``work`` on the running loop; ``None`` (and nothing run) once closed.
+
+        ``apart``: it is no part of the request that happened to start it, so it sees none of that
+        one's context: what it may cost, its span, the ``reports()`` blocks around it.
+        """
         if self._closed:
             work.close()
             return None
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        task = asyncio.get_running_loop().create_task(
+            work, name=name, context=Context() if apart else None
+        )
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task

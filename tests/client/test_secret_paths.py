@@ -170,6 +170,27 @@ async def test_a_store_holds_no_key(tmp_path: Path) -> None:
     assert leaked(*(f.decode("latin-1") for f in files)) == []
 
 
+async def test_a_bad_reload_shows_no_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A key that somebody wrote into the file is refused and not quoted; the old config stays."""
+    caplog.set_level(logging.DEBUG)
+    good = config("http://127.0.0.1:1/v1")
+    async with AsyncSpecRoute(config=good) as client:
+        for wrong in (
+            {"api_key": KEYS["LAB_KEY"]},
+            {"env_key": KEYS["LAB_KEY"]},
+            {"base_url": f"http://user:{KEYS['LAB_KEY']}@h/v1"},
+            {"headers": {"X-Api-Key": [KEYS["LAB_KEY"]]}},
+            {"timeouts": {"total": KEYS["LAB_KEY"]}},
+        ):
+            bad = config("http://127.0.0.1:1/v1")
+            bad["providers"]["lab"] |= wrong
+            before = client.router
+            with pytest.raises(specroute.ConfigError) as caught:
+                client.reload(bad)
+            assert client.router is before
+            assert leaked(*texts_of(caught.value), caught.value.__dict__, caplog.text) == []
+
+
 async def test_certificates_are_checked() -> None:
     """By every client that is made here, and nothing in a config can turn it off."""
     client = AsyncSpecRoute(api_key="k", base_url="https://127.0.0.1:1/v1")

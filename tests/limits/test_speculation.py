@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 import pytest
 
-from specroute import report
+from specroute import report, reports
 from specroute.reference.running import ReferenceServer
 from specroute.store.window import MINUTE, Want
 from tests.engine.world import World, speculating
@@ -79,3 +80,24 @@ async def test_no_room_for_a_round_is_no_fault_of_the_target(world: World) -> No
             target = next(iter(client.router.speculation.pool.targets.values()))
             assert target.learned.scoring == "trusted"
             assert not target.learned.resting(time.monotonic())
+
+
+async def test_what_runs_beside_a_request_is_not_its_to_pay(world: World) -> None:
+    """A calibration that a request has started sees neither its purse nor its reports."""
+    with ReferenceServer(world.spec) as server:
+        async with speculating(
+            world,
+            server,
+            policy={"preset": "balanced"},
+            provider={"prices": PRICES, "probe": False},
+        ) as client:
+            with reports() as seen:
+                found = report(await ask(client, max_cost_usd=0.00018))
+                target = next(iter(client.router.speculation.pool.targets.values()))
+                async with asyncio.timeout(10), target.calibrating:
+                    pass
+            assert found.complete
+            assert {a.purpose for a in found.attempts} == {"plain"}
+            calibration = [r for r in seen if r.id != found.id]
+            outcomes = {a.outcome for r in calibration for a in r.attempts}
+            assert outcomes == {"ok"}
