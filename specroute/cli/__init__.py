@@ -21,6 +21,7 @@ from specroute.cli.policies import policies
 from specroute.cli.probe import probe
 from specroute.cli.providers import providers
 from specroute.cli.serve import serve
+from specroute.cli.simulate import simulate
 from specroute.errors import SpecRouteError
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ app.command()(serve)
 app.command()(config)
 app.command()(providers)
 app.command()(policies)
+app.command()(simulate)
 app.command()(measurements)
 app.command()(advise)
 

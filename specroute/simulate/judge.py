@@ -13,7 +13,7 @@ from specroute.policy.base import Policy
 from specroute.simulate.oracle import best, fixed_plans
 from specroute.simulate.run import Outcome, run
 from specroute.simulate.scenario import STEP_AT, Scenario
-from specroute.simulate.world import World
+from specroute.simulate.world import Synthetic
 
 LATE = (200, 400)
 """The requests of which a policy must have learnt what there is to learn."""
@@ -58,7 +58,7 @@ def judge(
     unmeasured: Mapping[str, Callable[[], Policy]],
 ) -> Cell:
     """Run every policy through one scenario. ``unmeasured`` look at no figures."""
-    world = World(scenario)
+    world = Synthetic(scenario)
     plans = fixed_plans(world)
     plain = next(outcome for plan, outcome in plans.items() if plan.k == 0)
     first, last = _window(LATE, scenario)

@@ -5,11 +5,16 @@ Knows everything about the world, and adapts to nothing.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
-from specroute.simulate.run import Outcome, plain_outcome
-from specroute.simulate.scenario import DRAFTERS, FIRST, VERIFY_PER_TOKEN_S, Drafter, Target
-from specroute.simulate.world import NOISE, World
+from specroute.candidates import Candidates
+from specroute.measure import Snapshot
+from specroute.policy.base import Ask, Figures, Plan, RoundView
+from specroute.simulate.run import Outcome, plain_outcome, run
+from specroute.simulate.scenario import VERIFY_PER_TOKEN_S, Drafter
+from specroute.simulate.world import NOISE, Synthetic, World
+from specroute.types import Method
 
 KS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
@@ -18,41 +23,69 @@ KS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 class FixedPlan:
     """``k = 0`` is plain."""
 
-    target: str
+    target: str | None
+    """``None``: the requests' own."""
     drafter: str | None
     k: int
 
     def __str__(self) -> str:
-        at = "" if self.target == FIRST.name else f" at {self.target}"
+        at = "" if self.target is None else f" at {self.target}"
         return f"plain{at}" if self.k == 0 else f"{self.drafter} K={self.k}{at}"
 
 
 def fixed_plans(world: World) -> dict[FixedPlan, Outcome]:
     """What every fixed plan takes."""
     found = {}
-    for target in world.scenario.targets:
-        found[FixedPlan(target.name, None, 0)] = plain_outcome(world, target)
-        for drafter in DRAFTERS:
+    for n, target in enumerate(world.targets):
+        name = target if n else None
+        found[FixedPlan(name, None, 0)] = plain_outcome(world, target)
+        for drafter in world.drafters:
             for k in KS:
-                found[FixedPlan(target.name, drafter.name, k)] = fixed(world, drafter, target, k)
+                plan = FixedPlan(name, drafter.name, k)
+                if isinstance(world, Synthetic):
+                    found[plan] = fixed(world, drafter, target, k)
+                else:
+                    found[plan] = run(world, _Always(plan), measured=False)
     return found
 
 
-def fixed(world: World, drafter: Drafter, target: Target, k: int) -> Outcome:
-    """``score`` with the same K in every round of every request."""
+class _Always:
+    """One fixed plan, as a policy."""
+
+    eager, lossy = True, None
+
+    def __init__(self, plan: FixedPlan) -> None:
+        self._plan = Plan(Method.SCORE, plan.drafter, plan.k, "fixed", target=plan.target)
+
+    def plan(self, ask: Ask, options: Candidates, figures: Figures, rng: random.Random) -> Plan:
+        return self._plan
+
+    def next_k(self, view: RoundView, snapshot: Snapshot) -> int:
+        return self._plan.k
+
+
+def fixed(world: Synthetic, drafter: Drafter, target: str, k: int) -> Outcome:
+    """``score`` with the same K in every round of every request: what a run of it would give, in
+    a fraction of the time."""
     tokens = world.scenario.tokens
     usd_in, usd_out, usd_cached = world.prices(target)
     seconds, dollars, total = [], [], 0
     for i, context in enumerate(world.contexts):
         runs = world.runs(i, drafter, target)
         at = n = before = 0
-        while at < tokens:
+        whole = tokens - k - 1  # From here on the answer's end cuts a round's draft.
+        while at <= whole:
             before += at
             run = runs[at]
             at += (run if run < k else k) + 1
             n += 1
-        # Only the last round may have been cut by the answer's end.
-        drafted = n * k - max(0, _cut(runs, tokens, k))
+        drafted = n * k
+        while at < tokens:
+            before += at
+            cut = tokens - at - 1
+            at += min(runs[at], cut) + 1
+            drafted += cut
+            n += 1
         first = world.first_factor(i)
         waits = world.sums[first + min(n, NOISE)] - world.sums[first]
         tpot = world.tpot(i, target)
@@ -68,15 +101,6 @@ def fixed(world: World, drafter: Drafter, target: Target, k: int) -> Outcome:
         dollars.append(paid + cached * (usd_cached or 0.0))
         total += n
     return Outcome(tuple(seconds), tuple(dollars), total)
-
-
-def _cut(runs: list[int], tokens: int, k: int) -> int:
-    """Tokens that the last round does not draft, because the answer ends before them."""
-    at = last = 0
-    while at < tokens:
-        last = at
-        at += min(runs[at], k) + 1
-    return k - min(k, tokens - last - 1)
 
 
 def best(

@@ -13,7 +13,7 @@ from specroute.simulate.feed import Feed
 from specroute.simulate.judge import Verdict
 from specroute.simulate.run import options, run
 from specroute.simulate.scenario import Scenario
-from specroute.simulate.world import World
+from specroute.simulate.world import Synthetic
 
 REQUEST_S = 200e-6
 ROUND_S = 50e-6
@@ -22,7 +22,7 @@ _REPEATS, _CALLS = 15, 100
 
 def per_request_and_round(policy: Policy) -> list[Verdict]:
     """Seconds of ``plan`` (two drafters, two methods' figures at hand) and of ``next_k``."""
-    world = World(Scenario(alpha=0.9, r=0.01, requests=30))
+    world = Synthetic(Scenario(alpha=0.9, r=0.01, requests=30))
     feed = Feed(world)
     run(world, policy, feed=feed)
     able, rng = options(world), random.Random(1)

@@ -16,9 +16,9 @@ from specroute.measure import Acceptance, AcceptanceCounts, Mean, Snapshot
 from specroute.policy.account import Account
 from specroute.policy.base import Accounting, Ask, Forecast, Plan, Policy, RoundView
 from specroute.policy.forecast import plain_call
-from specroute.simulate.feed import Feed, target_named
-from specroute.simulate.scenario import DRAFTERS, FIRST, Drafter, Target
-from specroute.simulate.world import World, drafter_named
+from specroute.simulate.feed import Feed
+from specroute.simulate.scenario import Drafter
+from specroute.simulate.world import World
 from specroute.types import Exactness, Method
 
 
@@ -49,11 +49,11 @@ class Learning(Protocol):
 def options(world: World) -> Candidates:
     """The plans that are possible in a world."""
     plans = [PLAIN]
-    for target in world.scenario.targets:
-        name = None if target is FIRST else target.name
+    for n, target in enumerate(world.targets):
+        name = target if n else None
         if name is not None:
             plans.append(Candidate(Method.PLAIN, None, Exactness.EXACT, name))
-        plans += [Candidate(Method.SCORE, d.name, Exactness.EXACT, name) for d in DRAFTERS]
+        plans += [Candidate(Method.SCORE, d.name, Exactness.EXACT, name) for d in world.drafters]
     return Candidates(tuple(plans))
 
 
@@ -62,13 +62,13 @@ def run(
 ) -> Outcome:
     """Every request of the world, in order. ``measured=False``: for policies that look at no
     figures. ``feed``: to go on from what was measured before."""
-    rng = random.Random(f"policy {world.scenario.seed}")
+    rng = random.Random(f"policy {world.seed}")
     if measured and feed is None:
         feed = Feed(world)
     able = options(world)
     account = Account()
     seconds, dollars, methods, rounds = [], [], [], 0
-    for i in range(world.scenario.requests):
+    for i in range(world.requests):
         found: dict[Candidate, Snapshot] = {}
 
         def figures(
@@ -78,7 +78,7 @@ def run(
                 found[candidate] = Snapshot() if feed is None else feed.figures(i, candidate)
             return found[candidate]
 
-        ask = Ask(world.contexts[i], account=account)
+        ask = Ask(world.context(i), account=account)
         plan = policy.plan(ask, able, figures, rng)
         chosen = Candidate(plan.method, plan.drafter, Exactness.EXACT, plan.target)
         if feed is not None:
@@ -89,23 +89,24 @@ def run(
         methods.append(str(plan.method))
         rounds += taken.n
         if feed is not None and isinstance(policy, Accounting):
-            plain = plain_call(feed.figures(i, PLAIN), world.contexts[i], world.scenario.tokens)
+            plain = plain_call(feed.figures(i, PLAIN), world.context(i), world.tokens(i))
             if plain is not None:
-                spent = Forecast(taken.seconds, taken.dollars)
+                dollars_known = world.prices(taken.target) is not None
+                spent = Forecast(taken.seconds, taken.dollars if dollars_known else None)
                 account = policy.settle(account, plan, spent, plain)
         if isinstance(policy, Learning):
-            policy.learn(plan, world.scenario.tokens, taken.seconds)
+            policy.learn(plan, world.tokens(i), taken.seconds)
     return Outcome(tuple(seconds), tuple(dollars), rounds, tuple(methods))
 
 
-def plain_outcome(world: World, target: Target = FIRST) -> Outcome:
+def plain_outcome(world: World, target: str) -> Outcome:
     """Every request plain."""
-    n = world.scenario.tokens
-    usd_in, usd_out, _ = world.prices(target)
+    usd_in, usd_out, _ = world.prices(target) or (0.0, 0.0, None)
     seconds, dollars = [], []
-    for i, context in enumerate(world.contexts):
+    for i in range(world.requests):
+        n = world.tokens(i)
         seconds.append(world.ttft(i, 0, target) + (n - 1) * world.tpot(i, target))
-        dollars.append(context * usd_in + n * usd_out)
+        dollars.append(world.context(i) * usd_in + n * usd_out)
     return Outcome(tuple(seconds), tuple(dollars))
 
 
@@ -123,19 +124,19 @@ class _Request:
     ) -> None:
         self.world, self.i, self.plan, self.policy, self.feed = world, i, plan, policy, feed
         self.snapshot = snapshot
-        self.target = target_named(world, plan.target)
+        self.target = plan.target or world.targets[0]
         self.seconds = self.dollars = 0.0
         self.n = self.at = 0
         self.prompts = self.cached = 0
         """Of the scoring requests."""
-        self.usd_in, self.usd_out, self.usd_cached = world.prices(self.target)
+        self.usd_in, self.usd_out, self.usd_cached = world.prices(self.target) or (0.0, 0.0, None)
 
     def run(self) -> _Request:
         plain_from = 0
         if self.plan.method is Method.SCORE and self.plan.drafter is not None:
-            self._score(drafter_named(self.plan.drafter))
+            self._score(self._drafter(self.plan.drafter))
             plain_from = self.at
-        tokens, world, i = self.world.scenario.tokens, self.world, self.i
+        tokens, world, i = self.world.tokens(self.i), self.world, self.i
         left = tokens - plain_from
         ttft = None
         tpot = world.tpot(i, self.target)
@@ -153,19 +154,23 @@ class _Request:
                 ttft_s=ttft,
                 tpot_s=tpot,
                 streamed=left,
-                context=world.contexts[i] + plain_from,
+                context=world.context(i) + plain_from,
                 rounds=(self.prompts, self.cached),
+                drafter=self.plan.drafter if self.n else None,
             )
         return self
 
+    def _drafter(self, name: str) -> Drafter:
+        return next(each for each in self.world.drafters if each.name == name)
+
     def _score(self, drafter: Drafter) -> None:
-        world, i, tokens = self.world, self.i, self.world.scenario.tokens
+        world, i, tokens = self.world, self.i, self.world.tokens(self.i)
         runs: Sequence[int] = world.runs(i, drafter, self.target)
         sure: Sequence[float] = ()
         threshold = 0.0
         if isinstance(self.policy, Confident):
             sure, threshold = world.confidences(i, drafter, self.target), self.policy.threshold
-        context = world.contexts[i]
+        context = world.context(i)
         own, verify, draft = AcceptanceCounts(), Mean(0.8, most=2), Mean(0.8, most=2)
         measured = self.feed is not None
         last: tuple[int, int] | None = None
@@ -215,7 +220,7 @@ class _Request:
             self.n += 1
 
     def _bill(self, drafted: int, output: int, *, scoring: bool) -> None:
-        prompt = self.world.contexts[self.i] + self.at
+        prompt = self.world.context(self.i) + self.at
         cached = max(prompt - 1, 0) if self.n and self.usd_cached is not None else 0
         if scoring:
             self.prompts += prompt

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Protocol
 
 from specroute.simulate.scenario import (
     DRAFTERS,
@@ -16,7 +18,6 @@ from specroute.simulate.scenario import (
     VERIFY_PER_TOKEN_S,
     Drafter,
     Scenario,
-    Target,
 )
 
 NOISE = 4096
@@ -44,56 +45,113 @@ def noise(seed: int) -> tuple[list[float], list[float]]:
     return factors, sums
 
 
-class World:
-    """``scenario`` with its luck. Requests are numbered from 0; tokens of an answer as well."""
+class World(Protocol):
+    """What a run needs of a world. Requests are numbered from 0; tokens of an answer as well."""
+
+    @property
+    def requests(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """``provider:model``; the first is the requests' own, others may be chosen instead."""
+        ...
+
+    @property
+    def drafters(self) -> tuple[Drafter, ...]: ...
+    @property
+    def shadow(self) -> bool:
+        """Whether finished answers are scored by the drafters that did not draft for them."""
+        ...
+
+    def context(self, i: int) -> int:
+        """Prompt tokens of request i."""
+        ...
+
+    def tokens(self, i: int) -> int:
+        """Of its answer."""
+        ...
+
+    def tpot(self, i: int, target: str) -> float:
+        """Seconds per token of a stream."""
+        ...
+
+    def ttft(self, i: int, n: int, target: str) -> float:
+        """Seconds to the first token of a stream, as the n-th request that request i sends."""
+        ...
+
+    def round_s(self, i: int, n: int, k: int, target: str) -> float:
+        """Seconds of a scoring request of k tokens, as the n-th that request i sends."""
+        ...
+
+    def prices(self, target: str) -> tuple[float, float, float | None] | None:
+        """(input, output, cached input) in dollars per token; ``None`` where not known."""
+        ...
+
+    def runs(self, i: int, drafter: Drafter, target: str) -> Sequence[int]:
+        """At each position of answer i: how many drafted tokens in a row would be accepted."""
+        ...
+
+    def confidences(self, i: int, drafter: Drafter, target: str) -> Sequence[float]:
+        """The drafter's own probability of its token at each position."""
+        ...
+
+
+class Synthetic:
+    """The world of ``scenario``, with its luck."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
+        self.requests, self.seed = scenario.requests, scenario.seed
+        self.targets = tuple(target.name for target in scenario.targets)
+        self.drafters, self.shadow = DRAFTERS, scenario.shadow
+        self._targets = {target.name: target for target in scenario.targets}
         self.factors, self.sums = noise(scenario.seed)
         rng = random.Random(f"contexts {scenario.seed}")
         self.contexts = [rng.randrange(200, 1000) for _ in range(scenario.requests)]
         self.pace = [math.exp(rng.gauss(0.0, 0.03)) for _ in range(scenario.requests)]
         self._runs: dict[tuple[int, str, str], list[int]] = {}
 
+    def context(self, i: int) -> int:
+        return self.contexts[i]
+
+    def tokens(self, i: int) -> int:
+        return self.scenario.tokens
+
     def first_factor(self, i: int) -> int:
         """Where request i's own delays begin in ``factors``."""
         return (i * 97) % NOISE
 
-    def tpot(self, i: int, target: Target) -> float:
-        """Seconds per token of request i."""
-        return self.scenario.tpot_at(i) * target.tpot * self.pace[i]
+    def tpot(self, i: int, target: str) -> float:
+        return self.scenario.tpot_at(i) * self._targets[target].tpot * self.pace[i]
 
-    def r(self, i: int, target: Target) -> float:
+    def r(self, i: int, target: str) -> float:
         """R of request i, before its jitter."""
-        return self.scenario.r_at(i) * target.r
+        return self.scenario.r_at(i) * self._targets[target].r
 
-    def round_s(self, i: int, n: int, k: int, target: Target) -> float:
-        """Seconds of the n-th request that request i sends, a scoring request of k tokens."""
+    def round_s(self, i: int, n: int, k: int, target: str) -> float:
         wait = self.r(i, target) * self.factors[self.first_factor(i) + n % NOISE]
         return wait + self.tpot(i, target) + k * VERIFY_PER_TOKEN_S
 
-    def ttft(self, i: int, n: int, target: Target) -> float:
-        """Seconds to the first token of a stream, as the n-th request that request i sends."""
+    def ttft(self, i: int, n: int, target: str) -> float:
         return self.round_s(i, n, 0, target)
 
-    def prices(self, target: Target) -> tuple[float, float, float | None]:
-        """(input, output, cached input) in dollars per token."""
-        usd_in = USD_IN * target.price
+    def prices(self, target: str) -> tuple[float, float, float | None]:
+        usd_in = USD_IN * self._targets[target].price
         cached = self.scenario.cached
         return usd_in, usd_in * self.scenario.out_in, None if cached is None else usd_in * cached
 
-    def runs(self, i: int, drafter: Drafter, target: Target) -> list[int]:
-        """At each position of answer i: how many drafted tokens in a row would be accepted."""
-        key = (i, drafter.name, target.name)
+    def runs(self, i: int, drafter: Drafter, target: str) -> list[int]:
+        key = (i, drafter.name, target)
         found = self._runs.get(key)
         if found is None:
             found = self._runs[key] = self._draw_runs(i, drafter, target)
         return found
 
-    def _draw_runs(self, i: int, drafter: Drafter, target: Target) -> list[int]:
+    def _draw_runs(self, i: int, drafter: Drafter, target: str) -> list[int]:
         scenario = self.scenario
-        rng = random.Random(f"{scenario.seed} {i} {drafter.name} {target.name}")
-        alpha = 1 - (1 - scenario.alpha_at(i)) * drafter.worse * target.worse
+        rng = random.Random(f"{scenario.seed} {i} {drafter.name} {target}")
+        alpha = 1 - (1 - scenario.alpha_at(i)) * drafter.worse * self._targets[target].worse
         alpha = max(alpha, 0.05)
         draw, n = rng.random, scenario.tokens
         if scenario.shape == "geometric":
@@ -106,20 +164,20 @@ class World:
             for _ in range(n):
                 hit = draw() < (after_hit if hit else after_miss)
                 hits.append(hit)
-        runs, run = [0] * n, 0
-        for j in range(n - 1, -1, -1):
-            run = run + 1 if hits[j] else 0
-            runs[j] = run
-        return runs
+        return runs_of(hits)
 
-    def confidences(self, i: int, drafter: Drafter, target: Target) -> list[float]:
-        """The drafter's own probability of its token at each position: high where it is right,
-        as far as drafts know (it tells right from wrong with an AUC of about .8)."""
+    def confidences(self, i: int, drafter: Drafter, target: str) -> list[float]:
+        """High where the drafter is right, as far as drafts know: it tells right from wrong with
+        an AUC of about .8."""
         runs = self.runs(i, drafter, target)
         rng = random.Random(f"{self.scenario.seed} {i} {drafter.name} q")
         return [rng.random() ** (0.25 if run else 1.0) for run in runs]
 
 
-def drafter_named(name: str) -> Drafter:
-    """One of ``DRAFTERS``."""
-    return next(each for each in DRAFTERS if each.name == name)
+def runs_of(hits: Sequence[bool]) -> list[int]:
+    """At each position: how many hits in a row begin there."""
+    runs, run = [0] * len(hits), 0
+    for j in range(len(hits) - 1, -1, -1):
+        run = run + 1 if hits[j] else 0
+        runs[j] = run
+    return runs
