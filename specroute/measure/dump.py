@@ -9,16 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from specroute.measure.kinds import Class, Draft, Judged, Prediction, Target
 from specroute.measure.level import Share
 from specroute.measure.lifetable import HALF_LIFE_S, Rounds
-from specroute.measure.measurements import (
-    Class,
-    Draft,
-    Judged,
-    Measurements,
-    Prediction,
-    Target,
-)
+from specroute.measure.measurements import Measurements
 
 VERSION = 1
 MAX_AGE_S = 30 * 24 * 3600.0
@@ -53,7 +47,13 @@ def dump(
             put("class", [targets[name], traffic], c.seen_at, factors)
     for (name, how), j in seen.judged.items():
         if name in targets:
-            data: list[Any] = [j.law.dump(), j.draws.dump(), j.draw.dump(), j.anchor.reference]
+            data: list[Any] = [
+                j.law.dump(),
+                j.draws.dump(),
+                j.draw.dump(),
+                j.drawing.dump(),
+                j.anchor.reference,
+            ]
             put("judge", [targets[name], how], j.seen_at, data)
     for drafter, d in seen.drafts.items():
         if drafter in drafts:
@@ -184,10 +184,11 @@ def _load_class(own: Class, entry: Entry, share: float) -> None:
 
 
 def _load_judge(judged: Judged, entry: Entry, share: float) -> None:
-    law, draws, draw, reference = entry["data"]
+    law, draws, draw, drawing, reference = entry["data"]
     judged.law.load(law, share)
     judged.draws.load(draws, share)
     judged.draw.load(draw, share)
+    judged.drawing.load(drawing, share)
     judged.anchor.reference = None if reference is None else float(reference)
     judged.seen_at = float(entry["at"])
 

@@ -289,3 +289,9 @@ class Mean:
     @property
     def value(self) -> float | None:
         return self._sum / self.weight if self.weight else None
+
+    def dump(self) -> list[float]:
+        return [self._sum, self.weight]
+
+    def load(self, data: Any, share: float) -> None:
+        self._sum, self.weight = float(data[0]) * share, float(data[1]) * share

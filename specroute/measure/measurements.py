@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from math import hypot
 from typing import TypeVar
 
-from specroute.measure.acceptance import Acceptance
-from specroute.measure.anchor import Anchor, shifted
-from specroute.measure.estimate import Estimate, Law, Z
-from specroute.measure.figures import Pace, Snapshot
-from specroute.measure.level import Factor, Frequency, Level, Mean, Share
+from specroute.measure.figures import Snapshot
+from specroute.measure.kinds import Class, Draft, Judged, Prediction, Target
+from specroute.measure.level import Factor, Share
 from specroute.measure.lifetable import Rounds
-from specroute.measure.regression import Regression, scaled
+from specroute.measure.reading import read
+from specroute.measure.regression import Regression
 from specroute.measure.traffic import lineage
 from specroute.types import Attempt
 
@@ -28,8 +26,6 @@ SHORT = 4
 """Answers of fewer tokens say little of the pace."""
 _STEADY = 32
 """Tokens from which on a stream's pace counts in full."""
-_LENT_ANSWERS = 2.0
-"""Answers that a coarser class's mean length counts as."""
 _FADES, _RESTED = 0.975, 4
 """What evidence of rounds keeps of its weight with each request that makes none; every so many."""
 _SETTLED = 4.0
@@ -39,85 +35,6 @@ _ROUGH = 0.1
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-def _round_law() -> Regression:
-    return Regression((1000.0, 10.0), (0.02, 0.02), decay=0.99)
-
-
-def _ttft_law() -> Regression:
-    return Regression((1000.0, 10.0), (0.05, 0.2))
-
-
-def _tpot_law() -> Regression:
-    return Regression((1000.0, 10.0), (0.002, 0.02))
-
-
-def _first_draft_law() -> Regression:
-    return Regression((1000.0, 1.0), (0.1, 1e-6))
-
-
-class Target:
-    """What is known of one target whatever is drafted: pace, refusals, what it caches."""
-
-    __slots__ = ("cached", "failed", "in_flight", "limited", "seen_at", "tpot", "ttft")
-
-    def __init__(self) -> None:
-        self.ttft, self.tpot = _ttft_law(), _tpot_law()
-        self.failed, self.limited = Share(), Share()
-        self.cached: dict[str, Share] = {}
-        self.in_flight = 0
-        self.seen_at = 0.0
-
-
-class Class:
-    """What a traffic class has of its own at a target: its pace against the target's, lengths."""
-
-    __slots__ = ("answer", "seen_at", "tpot", "ttft")
-
-    def __init__(self) -> None:
-        self.ttft, self.tpot = Factor(), Factor()
-        self.answer = Level(0.95)
-        self.seen_at = 0.0
-
-
-class Judged:
-    """What one way of judging costs at a target: the scoring request, and what the rules draw."""
-
-    __slots__ = ("anchor", "draw", "drawing", "draws", "law", "seen_at")
-
-    def __init__(self) -> None:
-        self.law = _round_law()
-        self.anchor = Anchor()
-        self.draws = Frequency()
-        """Per judged token."""
-        self.draw = Level()
-        """Seconds of one."""
-        self.drawing = Mean(0.98)
-        """Seconds of all of a round's."""
-        self.seen_at = 0.0
-
-
-class Draft:
-    """How long a drafter takes: per token, and for reading a prompt."""
-
-    __slots__ = ("first", "seen_at", "token")
-
-    def __init__(self) -> None:
-        self.token = Level(0.9)
-        self.first = _first_draft_law()
-        self.seen_at = 0.0
-
-
-class Prediction:
-    """What share of predicted tokens a server takes, how many it is sent, how fast it is then."""
-
-    __slots__ = ("seen_at", "sent", "taken", "tpot")
-
-    def __init__(self) -> None:
-        self.taken = Share(0.95)
-        self.sent, self.tpot = Level(0.95), Level(0.95)
-        self.seen_at = 0.0
 
 
 class Measurements:
@@ -134,7 +51,7 @@ class Measurements:
         """By target, drafter, judge and the draft's temperature."""
         self.predictions: dict[tuple[str, str, str], Prediction] = {}
         """By target, drafter and class."""
-        self._since: dict[tuple[str, str, str], int] = defaultdict(int)
+        self.since: dict[tuple[str, str, str], int] = defaultdict(int)
 
     # --- requests ---------------------------------------------------------------------------
 
@@ -412,9 +329,9 @@ class Measurements:
     ) -> None:
         """A plan was made; ``tried``: with speculation. What isn't tried is less and less sure."""
         key = (target, drafter, traffic)
-        if key not in self._since:
-            _make_room(self._since, MOST_CLASSES)
-        since = self._since[key] = 0 if tried else self._since[key] + 1
+        if key not in self.since:
+            _make_room(self.since, MOST_CLASSES)
+        since = self.since[key] = 0 if tried else self.since[key] + 1
         if since and since % _RESTED == 0:
             rounds = self.rounds.get((target, drafter, how, traffic))
             if rounds is not None:
@@ -431,89 +348,7 @@ class Measurements:
         """The figures for one class and a prompt of ``prompt_tokens``; what the class has too
         little evidence for comes from the coarser ones. A request that has begun doesn't count
         itself among those under way."""
-        seen = self.targets.get(target) or _NO_TARGET
-        judged = self.judged.get((target, how)) or _NO_JUDGE
-        draft = self.drafts.get(drafter) or _NO_DRAFT
-        names = lineage(traffic)
-        own = self.classes.get((target, names[0])) or _NO_CLASS
-        rounds = next(
-            (r for n in names if (r := self.rounds.get((target, drafter, how, n)))), _NO_ROUNDS
-        )
-        mine = rounds if self.rounds.get((target, drafter, how, traffic)) is rounds else _NO_ROUNDS
-        prediction = self._prediction(target, drafter, names)
-        in_flight = max(seen.in_flight - 1, 0)
-        ttft = scaled(seen.ttft.law(), own.ttft.estimate(seen.ttft.epoch))
-        tpot = scaled(seen.tpot.law(), own.tpot.estimate(seen.tpot.epoch))
-        at = (prompt_tokens, in_flight) if prompt_tokens else seen.ttft.ordinary
-        answer = self._answer(target, names)
-        law = _round_law_now(seen, judged)
-        scoring = None if law is None else law.mean_at(*judged.law.ordinary)
-        token = draft.token.estimate()
-        return Snapshot(
-            pace=Pace(
-                None if ttft is None else ttft.mean_at(*at),
-                None if tpot is None else tpot.mean_at(*at),
-                None if answer is None else answer.mean,
-            ),
-            acceptance=rounds.evidence() if rounds is mine else rounds.lends(),
-            verify_s=None if scoring is None else scoring + (judged.drawing.value or 0.0),
-            draft_s=None if token is None else token.mean,
-            rounds=judged.law.weight,
-            since_tried=self._since.get((target, drafter, traffic), 0),
-            cached=_share(seen.cached, "plain"),
-            round_cached=_share(seen.cached, "score"),
-            rounds_seen=mine.own(),
-            shadow=mine.own(shadow=True),
-            round_law=law,
-            ttft_law=ttft,
-            tpot_law=tpot,
-            first_draft_law=draft.first.law(),
-            drafting=token,
-            answer=answer,
-            draws=judged.draws.estimate(),
-            draw=judged.draw.estimate(),
-            failures=seen.failed.estimate(),
-            limited=seen.limited.estimate(),
-            in_flight=in_flight,
-            prompt_tokens=prompt_tokens,
-            predicted=None if prediction is None else prediction.taken.estimate(),
-            predicted_sent=None if prediction is None else prediction.sent.value,
-            predicted_tpot=None if prediction is None else prediction.tpot.estimate(),
-            by_temperature=self._by_temperature(target, drafter, how),
-        )
-
-    def _answer(self, target: str, names: tuple[str, ...]) -> Estimate | None:
-        """The mean length of a class's answers; that of the coarser one counts as a few of them."""
-        found: Estimate | None = None
-        for name in reversed(names):
-            seen = self.classes.get((target, name))
-            own = None if seen is None else seen.answer.estimate()
-            if own is None:
-                continue
-            if found is None:
-                found = own
-                continue
-            w, s = own.weight, min(_LENT_ANSWERS, found.weight)
-            mean = (w * own.mean + s * found.mean) / (w + s)
-            half = hypot(w * (own.high - own.mean), s * (found.high - found.mean)) / (w + s)
-            found = Estimate.around(mean, half / Z, w)
-        return found
-
-    def _prediction(self, target: str, drafter: str, names: tuple[str, ...]) -> Prediction | None:
-        """Of the finest class that knows it."""
-        found = (self.predictions.get((target, drafter, name)) for name in names)
-        return next((prediction for prediction in found if prediction is not None), None)
-
-    def _by_temperature(
-        self, target: str, drafter: str, how: str
-    ) -> tuple[tuple[float, Acceptance], ...]:
-        if not self.temperatures:
-            return ()
-        return tuple(
-            (key[3], rounds.own())
-            for key, rounds in sorted(self.temperatures.items())
-            if key[:3] == (target, drafter, how)
-        )
+        return read(self, target, drafter, traffic, how, prompt_tokens)
 
     # --- the classes ------------------------------------------------------------------------
 
@@ -547,20 +382,6 @@ def _compare(
         factor.add(value / max(found.mean_at(x, y), 1e-9), law.epoch, weight)
 
 
-def _round_law_now(target: Target, judged: Judged) -> Law | None:
-    """The law of scoring requests, moved by what plain calls have moved since they were timed."""
-    law, first = judged.law.law(), target.ttft.law()
-    if law is None or first is None:
-        return law
-    plain = first.at(judged.law.ordinary[0], 0.0)
-    return shifted(law, judged.anchor.shift(plain, target.ttft.seen))
-
-
-def _share(shares: dict[str, Share], purpose: str) -> Estimate | None:
-    found = shares.get(purpose)
-    return None if found is None else found.estimate()
-
-
 def _make_room(kept: dict[K, V], most: int) -> None:
     """Where ``most`` are kept, let go of the quarter that was seen longest ago."""
     if len(kept) >= most:
@@ -571,7 +392,3 @@ def _make_room(kept: dict[K, V], most: int) -> None:
 
 def _coarse(key: object) -> bool:
     return isinstance(key, tuple) and "/" not in str(key[-1])
-
-
-_NO_TARGET, _NO_CLASS, _NO_JUDGE, _NO_DRAFT = Target(), Class(), Judged(), Draft()
-_NO_ROUNDS = Rounds()

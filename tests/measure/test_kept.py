@@ -55,6 +55,7 @@ def test_a_dump_taken_over_gives_the_same_figures() -> None:
         assert after is not None
         assert (after.mean, after.high) == pytest.approx((before.mean, before.high))
         assert new.draft_s == pytest.approx(old.draft_s)
+        assert new.verify_s == pytest.approx(old.verify_s)
         assert new.draws is not None
         assert old.draws is not None
         assert new.draws.mean == pytest.approx(old.draws.mean)

@@ -1,0 +1,89 @@
+"""What is estimated together: of a target, a class, a way of judging, a draft, a prediction.
+
+Each has the estimators of one key and when it was last seen. Knows no keys.
+"""
+
+from __future__ import annotations
+
+from specroute.measure.anchor import Anchor
+from specroute.measure.level import Factor, Frequency, Level, Mean, Share
+from specroute.measure.regression import Regression
+
+
+def _round_law() -> Regression:
+    return Regression((1000.0, 10.0), (0.02, 0.02), decay=0.99)
+
+
+def _ttft_law() -> Regression:
+    return Regression((1000.0, 10.0), (0.05, 0.2))
+
+
+def _tpot_law() -> Regression:
+    return Regression((1000.0, 10.0), (0.002, 0.02))
+
+
+def _first_draft_law() -> Regression:
+    return Regression((1000.0, 1.0), (0.1, 1e-6))
+
+
+class Target:
+    """What is known of one target whatever is drafted: pace, refusals, what it caches."""
+
+    __slots__ = ("cached", "failed", "in_flight", "limited", "seen_at", "tpot", "ttft")
+
+    def __init__(self) -> None:
+        self.ttft, self.tpot = _ttft_law(), _tpot_law()
+        self.failed, self.limited = Share(), Share()
+        self.cached: dict[str, Share] = {}
+        self.in_flight = 0
+        self.seen_at = 0.0
+
+
+class Class:
+    """What a traffic class has of its own at a target: its pace against the target's, lengths."""
+
+    __slots__ = ("answer", "seen_at", "tpot", "ttft")
+
+    def __init__(self) -> None:
+        self.ttft, self.tpot = Factor(), Factor()
+        self.answer = Level(0.95)
+        self.seen_at = 0.0
+
+
+class Judged:
+    """What one way of judging costs at a target: the scoring request, and what the rules draw."""
+
+    __slots__ = ("anchor", "draw", "drawing", "draws", "law", "seen_at")
+
+    def __init__(self) -> None:
+        self.law = _round_law()
+        self.anchor = Anchor()
+        self.draws = Frequency()
+        """Per judged token."""
+        self.draw = Level()
+        """Seconds of one."""
+        self.drawing = Mean(0.98)
+        """Seconds of all of a round's."""
+        self.seen_at = 0.0
+
+
+class Draft:
+    """How long a drafter takes: per token, and for reading a prompt."""
+
+    __slots__ = ("first", "seen_at", "token")
+
+    def __init__(self) -> None:
+        self.token = Level(0.9)
+        self.first = _first_draft_law()
+        self.seen_at = 0.0
+
+
+class Prediction:
+    """What share of predicted tokens a server takes, how many it is sent, how fast it is then."""
+
+    __slots__ = ("seen_at", "sent", "taken", "tpot")
+
+    def __init__(self) -> None:
+        self.taken = Share(0.95)
+        self.sent, self.tpot = Level(0.95), Level(0.95)
+        self.seen_at = 0.0
