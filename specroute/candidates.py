@@ -246,9 +246,9 @@ def _exact(request: TextRequest) -> Exactness:
 
 
 def _no_prefix(request: TextRequest, capabilities: Capabilities, by_ids: bool) -> str | None:
-    if by_ids and capabilities.completions:
+    if capabilities.completions and (by_ids or isinstance(request.prompt, str)):
         return None
-    if request.path == "/chat/completions" and capabilities.prefill:
+    if request.path == CHAT and capabilities.prefill:
         return None
     return "the target is not known to continue a given beginning of its answer"
 

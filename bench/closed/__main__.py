@@ -46,7 +46,7 @@ def show(title: str, outcome: Outcome) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, width=140)
+    console = Console(highlight=False, width=170)
     table = Table(title=title)
     for column in outcome.rows[0] if outcome.rows else ():
         table.add_column(column)

@@ -154,7 +154,7 @@ class Target:
             body["max_tokens"] = (
                 limit - used if limit is not None else (self.learned.max_context or 0) - context
             )
-            if show_tokens:
+            if show_tokens and (self.by_ids or caps.echo_max_logprobs):
                 body["logprobs"] = 1
                 if caps.token_ids_param and prompt.ids is not None:
                     body[caps.token_ids_param] = True

@@ -19,7 +19,7 @@ from tests.engine.answers import TEXT, EchoDrafter, ask, script
 from tests.engine.world import World, speculating
 
 LONG = " ".join(["one, two, three, four; six."] * 40)
-METHODS = ["score", "prefix", "hand-over"]
+METHODS = ["score", "in flight", "prefix", "predict", "hand-over"]
 
 
 @asynccontextmanager
@@ -27,10 +27,12 @@ async def running(
     method: str, *, pace: str = "tpot=10ms", k: int = 4, wrong: float = 0.2, **options: Any
 ) -> AsyncIterator[tuple[ReferenceServer, Any, EchoDrafter]]:
     world = World(script(LONG))
-    name = "score" if method == "hand-over" else method
+    name = "score" if method in ("hand-over", "in flight") else method
     policy = {"preset": "fixed", "method": name, "num_speculative_tokens": k}
     if method == "hand-over":
         policy["max_rounds"] = 1
+    if method == "in flight":
+        policy["rounds_in_flight"] = 3
     drafter = EchoDrafter(world.spec, wrong=wrong)
     with ReferenceServer(world.spec, pace=pace) as server:
         async with speculating(world, server, drafter=drafter, policy=policy, **options) as client:

@@ -10,7 +10,8 @@ import pytest
 
 from specroute import AsyncSpecRoute, report
 from specroute.reference.running import ReferenceServer
-from tests.engine.answers import VOCABULARY, ask
+from tests.engine.answers import VOCABULARY, EchoDrafter, ask
+from tests.engine.world import World, speculating
 
 OLD = (
     "one, two, three, four; one, two, six. The quick brown fox jumps over the lazy dog and rests. "
@@ -153,3 +154,24 @@ async def test_the_callers_own_prediction_is_passed_on_and_counted() -> None:
         details.rejected_prediction_tokens,
     )
     assert shown.accepted > 0
+
+
+async def test_a_models_own_draft_is_sent_where_the_prompt_has_no_passage() -> None:
+    """Drafted once, before the call leaves; what is wrong in it is rejected, the answer is the
+    target's."""
+    target = spec(
+        "one, two, three, four; one, two, six. The quick brown fox jumps over the lazy dog"
+    )
+    drafter = EchoDrafter(target, wrong=0.1, seed=3)
+    provider = {"capabilities": {"prediction": True}}
+    with ReferenceServer(target) as server:
+        async with speculating(
+            World(target), server, method="predict", drafter=drafter, provider=provider
+        ) as client:
+            got = await ask(client)
+    assert got.text == target["answers"][0]["text"]
+    assert got.report is not None
+    assert got.report.method == "predict"
+    assert got.report.accepted > 5
+    assert drafter.proposals == 1
+    assert not drafter.open_sessions

@@ -56,6 +56,39 @@ async def test_lanes_by_text_give_the_plain_answer(dialect: str, seen: bool, bot
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
+async def test_lanes_over_completions_by_text(seen: bool) -> None:
+    """Where the server takes no ids, the caller's prompt goes on as text; stop strings and
+    max_tokens end the answer where a plain one ends."""
+    spec = script()
+    disable = ["id_prompts", "tokenize"] if seen else ["id_prompts", "tokenize", "logprobs"]
+    capabilities = {
+        "id_prompts": False,
+        "completions": True,
+        "score": [],
+        "echo_max_logprobs": 5 if seen else 0,
+        "template": "apply-template",
+    }
+    with ReferenceServer(spec, disable=disable, pace="tpot=6ms") as server:
+        async with speculating(
+            World(spec),
+            server,
+            method="prefix",
+            drafter=EchoDrafter(spec, text_only=True),
+            provider={"capabilities": capabilities},
+        ) as client:
+            plain = client.with_options(policy={"preset": "fixed", "method": "plain"})
+            for more in ({}, {"stop": "fox"}):
+                asked: dict[str, Any] = {"chat": False, "prompt": "<|assistant|>", **more}
+                expected = await ask(plain, max_tokens=60, **asked)
+                got = await ask(client, max_tokens=60, **asked)
+                assert (got.text, got.finish) == (expected.text, expected.finish)
+                assert got.report is not None
+                assert got.report.method == "prefix", got.report
+                assert any(a.purpose == "lane" for a in got.report.attempts)
+            await quiet(server)
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
 async def test_a_lane_by_text_takes_over_where_the_boundary_is_sure(seen: bool) -> None:
     """On a paced server, with the label that says what text leaves open."""
     spec = script()
