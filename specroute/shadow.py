@@ -179,7 +179,7 @@ class Shadow:
                 found.append(await rejected(session, shown, vocabulary, rng, temperature=at))
                 self._learn(answer, drafter.name, found[-1], (RULES,))
             if answer.hows:
-                found.append(await matched(session, heard.text, vocabulary))
+                found.append(await matched(session, heard.text, vocabulary, rng=self._rng))
                 self._learn(answer, drafter.name, found[-1], answer.hows)
         finally:
             await session.aclose()

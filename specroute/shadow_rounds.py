@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from specroute.alignment import matched_pieces
 from specroute.context import Committed
-from specroute.draft.base import DraftSession, Proposal
+from specroute.draft.base import DraftSession, Proposal, common_prefix
 from specroute.draft.ngram import split_pieces
 from specroute.types import Usage
 from specroute.vocabulary import Vocabulary
@@ -27,6 +27,8 @@ K = 16
 a smaller one are these, censored."""
 STEP = 4
 """Tokens drafted at a time: a round ends at the first that is refused."""
+AHEAD = 128
+"""Tokens that are left, at least, where a long answer is gone into."""
 MOST_DRAFTED = 160
 """Drafted tokens of one answer with one draft, about."""
 
@@ -65,88 +67,97 @@ class Shadowed:
             self.usages.append(proposal.usage)
 
 
+class _Said:
+    """The answer, in the target's ids where they are known; by text once a draft has none."""
+
+    def __init__(self, text: str, vocabulary: Vocabulary | None) -> None:
+        self.text, self.vocabulary = text, vocabulary
+        self.ids = () if vocabulary is None else vocabulary.encode(text)
+
+    @property
+    def by_ids(self) -> bool:
+        return self.vocabulary is not None
+
+    @property
+    def size(self) -> int:
+        """Where it ends: in ids, or in characters."""
+        return len(self.ids) if self.by_ids else len(self.text)
+
+    def go_by_text(self, at: int) -> int:
+        """From here on by text; the place ``at`` in characters."""
+        assert self.vocabulary is not None
+        place, self.vocabulary = len(self.vocabulary.decode(self.ids[:at])), None
+        return place
+
+    def until(self, at: int) -> Committed:
+        """Its beginning."""
+        if self.vocabulary is None:
+            return Committed(self.text[:at])
+        return Committed(self.vocabulary.decode(self.ids[:at]), tuple(self.ids[:at]))
+
+    def judge(self, proposal: Proposal, at: int) -> tuple[int, int, int]:
+        """(tokens that pass, tokens drafted, how far that is)."""
+        if not self.by_ids:
+            pieces = split_pieces(proposal.text)
+            passed, length = matched_pieces(pieces, self.text[at:])
+            return passed, len(pieces), length
+        drafted = proposal.ids or ()
+        passed = common_prefix(drafted, self.ids[at : at + len(drafted)])
+        return passed, min(len(drafted), len(self.ids) - at), passed
+
+    def one(self, at: int) -> int:
+        """How far the target's own token after a round is."""
+        if self.by_ids:
+            return 1
+        rest = split_pieces(self.text[at : at + 64])
+        return len(rest[0]) if rest else 1
+
+    def somewhere(self, rng: random.Random) -> int:
+        """A place with enough of the answer after it."""
+        if self.by_ids:
+            return rng.randrange(max(len(self.ids) - AHEAD, 0) + 1)
+        pieces = split_pieces(self.text)
+        return len("".join(pieces[: rng.randrange(max(len(pieces) - AHEAD, 0) + 1)]))
+
+
 async def matched(
-    session: DraftSession, text: str, vocabulary: Vocabulary | None, *, k: int = K
+    session: DraftSession,
+    text: str,
+    vocabulary: Vocabulary | None,
+    *,
+    k: int = K,
+    rng: random.Random | None = None,
 ) -> Shadowed:
     """Greedy drafts against the answer, where matching decides (the target's argmax at T = 0, its
     own draws, lanes): a token passes iff it is the one that the target said.
 
     In the target's ids where its ``vocabulary`` is known, else by text, in pieces of about a token.
-    Raises :class:`specroute.errors.DraftError`.
+    With ``rng``, a long answer is gone into at any place; the round there isn't counted, since no
+    real one need have started there. Raises :class:`specroute.errors.DraftError`.
     """
-    found, first = Shadowed(), True
-    ids = vocabulary.encode(text) if vocabulary is not None else ()
-    at = 0
-    """Where the round starts: in ids, or in characters."""
-    by_ids: bool | None = None
-    while found.drafted < MOST_DRAFTED:
-        accepted = place = 0
-        refused = False
-        while accepted < k and not refused:
-            before = _committed(text, ids, at + place, vocabulary, by_ids)
-            if before is None:
-                break
-            proposal = await session.propose(before, min(STEP, k - accepted))
-            if by_ids is None and (proposal.ids is not None or proposal.text):
-                by_ids = proposal.ids is not None and vocabulary is not None
-                if not by_ids:
-                    ids = ()
-            passed, drafted, length = _judge(proposal, text, ids, at + place, by_ids)
+    found, first, said = Shadowed(), True, _Said(text, vocabulary)
+    at = 0 if rng is None else said.somewhere(rng)
+    counts = not at
+    while found.drafted < MOST_DRAFTED and at < said.size:
+        accepted, start, refused = 0, at, False
+        while accepted < k and not refused and at < said.size:
+            proposal = await session.propose(said.until(at), min(STEP, k - accepted))
+            if said.by_ids and proposal.ids is None and proposal.text:
+                at = start = said.go_by_text(at)
+            passed, drafted, length = said.judge(proposal, at)
             found.note(proposal, max(drafted, 1), first=first)
             first = False
-            accepted, place = accepted + passed, place + length
+            accepted, at = accepted + passed, at + length
             # A draft with nothing to say is as good as one refused, but no end of one that held.
             refused = passed < drafted or not (drafted or accepted)
             await asyncio.sleep(0)  # A draft that costs nothing must not hold the loop.
-            if not drafted or at + place >= (len(ids) if by_ids else len(text)):
+            if not drafted:
                 break
-        over = at + place >= (len(ids) if by_ids else len(text))
-        if accepted or refused:
-            found.end(accepted, accepted + (refused and not over))
-        if over or not (accepted or refused):
-            break
-        at += place + _one(text, ids, at + place, by_ids)
-        if at >= (len(ids) if by_ids else len(text)):
-            break
+        if counts and (at > start or refused):
+            found.end(accepted, accepted + (refused and at < said.size))
+        counts = True
+        at += said.one(at)
     return found
-
-
-def _committed(
-    text: str,
-    ids: Sequence[int],
-    at: int,
-    vocabulary: Vocabulary | None,
-    by_ids: bool | None,
-) -> Committed | None:
-    if by_ids or (by_ids is None and vocabulary is not None):
-        assert vocabulary is not None
-        return Committed(vocabulary.decode(ids[:at]), tuple(ids[:at])) if at < len(ids) else None
-    return Committed(text[:at]) if at < len(text) else None
-
-
-def _judge(
-    proposal: Proposal, text: str, ids: Sequence[int], at: int, by_ids: bool | None
-) -> tuple[int, int, int]:
-    """(tokens that pass, tokens drafted, how far that is in ids or characters)."""
-    if by_ids:
-        drafted = proposal.ids or ()
-        passed = 0
-        for token, said in zip(drafted, ids[at:], strict=False):
-            if token != said:
-                break
-            passed += 1
-        return passed, min(len(drafted), max(len(ids) - at, 0)), passed
-    pieces = split_pieces(proposal.text)
-    passed, length = matched_pieces(pieces, text[at:])
-    return passed, len(pieces), length
-
-
-def _one(text: str, ids: Sequence[int], at: int, by_ids: bool | None) -> int:
-    """The target's own token after a round, in ids or characters."""
-    if by_ids:
-        return 1
-    rest = split_pieces(text[at : at + 64])
-    return len(rest[0]) if rest else 1
 
 
 async def rejected(

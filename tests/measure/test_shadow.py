@@ -50,6 +50,8 @@ class Knows:
         await self.gate.wait()
         self.asked.append(committed.text)
         rest = self.says[len(committed.text) :]
+        if not rest:
+            return Proposal("")
         text = " ".join(rest.split(" ")[: k + rest.startswith(" ")])
         return Proposal(text, seconds=0.001 * k, usage=self.usage)
 
@@ -87,7 +89,28 @@ async def test_nothing_drafted_is_a_draft_refused() -> None:
     drafter = NgramDrafter()
     session = await drafter.open(Prompt(None, "quite new"), None)
     seen = await matched(session, "red green blue", None)
-    assert seen.rounds == [(0, 1), (0, 1), (0, 1)] or seen.rounds[:2] == [(0, 1), (0, 1)]
+    assert seen.rounds == [(0, 1), (0, 1), (0, 1)]
+
+
+async def test_a_draft_without_ids_is_held_against_the_text() -> None:
+    """Also where the target's vocabulary is known; each token of the answer is one round's."""
+    words = WORLD.vocabulary
+    text = words.decode([0, 1, 2, 3, 0, 1, 2, 3])
+    silent = await matched(Knows(""), text, words)
+    assert silent.rounds == [(0, 1)] * len(words.encode(text))
+
+
+async def test_a_long_answer_is_gone_into_anywhere() -> None:
+    """What is different in its second half is seen; the first round there isn't counted."""
+    right = " ".join(f"w{i}" for i in range(400))
+    drafter = Knows(" ".join(f"w{i}" if i < 200 else f"x{i}" for i in range(400)))
+    beginning = await matched(drafter, right, None)
+    assert all(a == n for a, n in beginning.rounds)
+    rng, seen = random.Random(3), set()
+    for _ in range(12):
+        found = await matched(drafter, right, None, rng=rng)
+        seen |= {a == n for a, n in found.rounds}
+    assert seen == {True, False}
 
 
 async def test_a_look_up_is_held_against_what_it_repeats() -> None:
