@@ -61,6 +61,8 @@ async def test_rounds_and_hand_overs_are_measured(server: ReferenceServer) -> No
         assert found.failures is not None
         assert found.failures.mean < 0.2
         assert seen.targets["lab:chain"].in_flight == 0
+        # Every answer was told to be over: changes are looked for in whole answers.
+        assert all(not watch._open for r in seen.rounds.values() for watch in r._watch)
 
 
 async def test_a_failed_request_is_no_longer_under_way(server: ReferenceServer) -> None:
