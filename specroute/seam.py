@@ -7,6 +7,7 @@ reaches the loop thread. Deliberately knows nothing of openai's clients themselv
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
@@ -42,6 +43,7 @@ class Connections:
         """Where the config comes from, to be read again."""
         self._watcher: Watcher | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._watching_in = os.getpid()
         self._parent = parent
         self._upstreams: PerLoop[httpx2.AsyncClient] = (
             parent._upstreams
@@ -81,11 +83,17 @@ class Connections:
         """The running loop's, over its upstream client."""
         self._upstreams.here()
         router = self.routers.here()
-        if self._watcher is not None and (self._watching is None or self._watching.done()):
+        if self._watcher is not None and not self._is_watched():
+            self._watching_in = os.getpid()
             self._watching = router.supervisor.spawn(
                 self._watcher.run(), name="config watcher", apart=True
             )
         return router
+
+    def _is_watched(self) -> bool:
+        """By a task that still runs, in this process."""
+        task = self._watching
+        return task is not None and not task.done() and self._watching_in == os.getpid()
 
     @property
     def shown(self) -> httpx2.AsyncClient:

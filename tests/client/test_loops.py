@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -173,3 +174,27 @@ def test_no_thread_and_no_loop_before_the_first_call() -> None:
     assert threading.active_count() == before
     assert sys.getrefcount(client) > 0
     client.close()
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_watches_the_config_itself(tmp_path: Path) -> None:
+    """The parent's watcher does not run in the child."""
+    with Elsewhere() as server:
+        path = tmp_path / "specroute.toml"
+        path.write_text(
+            f'version = 1\n[providers.lab]\nbase_url = "{server.url}"\nenv_key = "LAB_KEY"\n'
+            '[models.smart]\ntargets = ["lab:lab-model"]\n',
+            encoding="utf-8",
+        )
+        sync = SpecRoute(config=path, watch=True)
+        connections = sync._seam.connections
+
+        def watched() -> str:
+            sync.chat.completions.create(model="smart", messages=MESSAGES)
+            task, thread = connections._watching, sync._seam._thread  # type: ignore[union-attr]
+            return str(task is not None and task.get_loop() is thread.get().loop)
+
+        assert watched() == "True"
+        assert in_a_child(watched) == "True"
+        sync.close()
