@@ -12,7 +12,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specroute import config as configs
@@ -147,6 +147,7 @@ class Shadow:
             return  # An answer of a shape of its own.
         if heard is None or not heard.text:
             return
+        answer = replace(answer, prompt=await asyncio.to_thread(_with_ids, answer))
         names = [n for n in answer.drafts if self.config.paid or n not in self._remote]
         # Not always the same first: a request that drafts may end this at any time.
         self._rng.shuffle(names)
@@ -215,3 +216,16 @@ class Shadow:
                         "draft_s": seen.draft_s,
                     }
                 )
+
+
+def _with_ids(answer: Finished) -> Prompt:
+    """The prompt in the target's ids, as real rounds have it, where they can be known here."""
+    prompt, vocabulary = answer.prompt, answer.vocabulary
+    if vocabulary is None or prompt.ids is not None:
+        return prompt
+    try:
+        if prompt.messages is not None:
+            return replace(prompt, ids=tuple(vocabulary.render(prompt.messages)))
+        return replace(prompt, ids=tuple(vocabulary.encode(prompt.text or "")))
+    except ValueError:
+        return prompt  # It has no template, or none for this chat.
