@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.closed.outcome import Outcome
 
-SECTIONS = ("edit", "predict", "ends", "first_text", "cascade")
+SECTIONS = ("edit", "predict", "ends", "first_text", "cascade", "opinion", "hedge")
 """Modules of this folder, in the order in which they run. Each has ``TITLE`` and ``run(rounds)``,
 a coroutine function that gives an :class:`Outcome`."""
 
