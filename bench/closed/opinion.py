@@ -60,7 +60,9 @@ async def run(rounds: int) -> Outcome:
             _row(found, method, good, pairs)
     found.notes.append(
         "A bad draft costs judge the draft and a verdict before the plain call. It costs race "
-        "money, and the first text waits until the first words have decided."
+        "money, and the first text waits until the first words have decided. The script's tokens "
+        "are the answers' words, so judge's question counts a token a character here: about five "
+        "times what it costs a real tokenizer."
     )
     return found
 
