@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from specroute import AsyncSpecRoute
+from specroute.method.score import UNFINISHED
 from specroute.reference.running import ReferenceServer
 from specroute.speculator import Speculator
 from tests.engine.answers import TEXT, EchoDrafter, ask, script
+from tests.engine.world import World, chain, speculating
 from tests.support.proxy import Fault, Judge, Proxy
 
 BREAKS = [Fault("cut", after=4), Fault("silence", after=4)]
@@ -138,3 +140,58 @@ async def test_a_target_that_cools_is_not_speculated_on(
         "answered by hub:chain: the same model at another provider"
     )
     assert proxy.asked == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "times", "label"),
+    [
+        (Fault("hang"), 99, "heuristic"),
+        (Fault("status", status=503), 99, "heuristic"),
+        (Fault("status", status=503), 1, "exact"),
+    ],
+    ids=["deadline", "fault", "fault once"],
+)
+async def test_a_rejection_is_finished_or_the_label_says_so(
+    fault: Fault, times: int, label: str
+) -> None:
+    """A deadline or fault between a rejected token and the draw in its place: the draw is asked for
+    once more; where that fails, too, the answer goes on, but is no longer called exact."""
+    world = World(chain())
+    hit = 0
+
+    def judge(path: str, body: Mapping[str, Any], n: int) -> Fault | None:
+        nonlocal hit
+        if not body.get(
+            "logit_bias"
+        ):  # A draw from what the rejected token's evidence left unseen.
+            return None
+        hit += 1
+        return fault if hit <= times else None
+
+    with ReferenceServer(world.spec, seed=2, max_logprobs=3) as server:
+        async with Proxy(server.base_url, judge) as proxy:
+            provider = {
+                "base_url": proxy.base_url,
+                "capabilities": {"score": ["echo"], "echo_max_logprobs": 3},
+                "timeouts": {"first_token": 4, "stall": 1.5, "total": 30},
+            }
+            async with speculating(
+                world, server, k=2, drafter=world.drafter("bad"), provider=provider
+            ) as client:
+                await client.warm_up()
+                for seed in range(60):
+                    got = await ask(
+                        client,
+                        chat=False,
+                        prompt=list(world.vocabulary.encode("a")),
+                        max_tokens=6,
+                        temperature=1.0,
+                        extra_body={"specroute": {"seed": seed}},
+                    )
+                    if hit:
+                        break
+    assert hit
+    assert got.report is not None
+    assert (got.report.complete, got.report.exactness) == (True, label)
+    if label == "heuristic":
+        assert got.report.exactness_reason == UNFINISHED
