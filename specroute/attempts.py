@@ -86,6 +86,8 @@ class Attempts:
         self._direct = direct
         self._rng = rng
         self._leg: Leg | None = None
+        self._arrived = False
+        """The present attempt has brought a good status."""
         self._stands: Refusal | ProviderError | None = None
         """The failure to show if nobody answers: the last one, but no refusal where another target
         only failed."""
@@ -165,6 +167,7 @@ class Attempts:
 
     def _go(self, target: TargetRef) -> None:
         self.itinerary.go(target)
+        self._arrived = False
         leg = self._leg = self._legs(target, self.taken)
         if self.taken:
             count_retry(leg.call, self.taken)
@@ -194,6 +197,7 @@ class Attempts:
                 if tally is not None:
                     tally.request_id = reply.request_id
                 if reply.status < 400:
+                    self._arrived = True
                     return reply
                 failure = await Refusal.read(reply, leg.http)
             stands = await self._move(failure)
@@ -238,11 +242,15 @@ class Attempts:
                 retry.delay(self.taken, headers, now, self._rng),
                 f"status {status}",
             )
+        fault = faults.of_error(failure)
         repeat = retry.error_retryable(failure)
         if self._direct:
             repeat = repeat or isinstance(failure, DeadlineExceeded)
+        else:
+            # Nonsense under a good status, as gateways send it in the place of a 502.
+            repeat = repeat or (self._arrived and fault in (Fault.SERVER, Fault.RATE))
         wait = retry.delay(self.taken, None, 0.0, self._rng)
-        return faults.of_error(failure), repeat, wait, failure.outcome
+        return fault, repeat, wait, failure.outcome
 
     def _next(
         self, fault: Fault | None, repeat: bool, wait: float

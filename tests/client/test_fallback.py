@@ -14,6 +14,7 @@ import pytest
 
 import specroute
 from specroute import AsyncSpecRoute
+from tests.client.test_faults import NoWait
 from tests.client.world import MESSAGES, answer
 from tests.support.loopback import DONE, Exchange, Handler, Loopback, event
 
@@ -259,6 +260,7 @@ async def test_quota_is_not_retried() -> None:
     async with two(
         status(429, {"message": "no", "code": "insufficient_quota"}), status(500), max_retries=2
     ) as (lab, _, client):
+        client.router._rng = NoWait()
         with pytest.raises(openai.APIStatusError):
             await ask(client, False)
         assert len(lab.seen) == 1
@@ -441,3 +443,22 @@ async def test_all_choices_must_have_ended(ends: set[int]) -> None:
                 async for _ in stream:
                     pass
             assert isinstance(caught.value, openai.APIConnectionError)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_nonsense_is_asked_for_again(stream: bool) -> None:
+    """A target that is alone and sends a web page or an error under a good status, once."""
+    for nonsense in (html, error_first):
+        seen: list[int] = []
+
+        async def once(
+            exchange: Exchange, seen: list[int] = seen, nonsense: Handler = nonsense
+        ) -> None:
+            seen.append(1)
+            await (nonsense if len(seen) == 1 else answer)(exchange)
+
+        model = {"targets": ["lab:one"]}
+        async with two(once, model=model, max_retries=1) as (_, _, client):
+            client.router._rng = NoWait()
+            text, told = await ask(client, stream)
+        assert (text, len(told.attempts)) == ("Hello", 2)

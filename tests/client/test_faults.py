@@ -233,14 +233,14 @@ async def test_a_failed_attempt_is_made_up_for() -> None:
             await exchange.json_answer(completion("Hello"))
 
     async with plain(flaky, max_retries=3) as (_, client):
-        client.router._rng = _NoWait()
+        client.router._rng = NoWait()
         got = await client.chat.completions.create(model="m", messages=MESSAGES)
         told = specroute.report(got)
     assert got.choices[0].message.content == "Hello"
     assert [a.outcome for a in told.attempts] == ["status 500", "connect", "truncated", "ok"]
 
 
-class _NoWait:
+class NoWait:
     """A generator whose jitter takes the whole delay away."""
 
     def random(self) -> float:
