@@ -138,7 +138,7 @@ class LimitGate:
         name = departure.provider.name
         line = self._lines.setdefault(name, _Line())
         if departure.purpose not in NEEDED:
-            if line.lock.locked():
+            if line.full and line.queue:
                 raise LimitReached(
                     f"{name}: other calls wait for room under its limits, and a "
                     f"{departure.purpose} call can be done without",
@@ -151,13 +151,15 @@ class LimitGate:
             return
         deadline = departure.deadline
         began, left = deadline.clock(), deadline.remaining("first_token")
+        line.queue += 1
         try:
             async with asyncio.timeout(max(left, 0.0) if isfinite(left) else None), line.lock:
                 while (refused := await booking.take(self._clock())) is not None:
-                    line.refused = refused
+                    line.refused, line.full = refused, True
                     if refused.wait_s > deadline.remaining("first_token"):
                         raise _refused(refused, name, waited=deadline.clock() - began)
                     await asyncio.sleep(min(max(refused.wait_s, LEAST_WAIT_S), MOST_WAIT_S))
+                line.full = False
         except TimeoutError:
             if line.refused is None:
                 raise LimitReached(
@@ -166,6 +168,8 @@ class LimitGate:
                     limit=f"providers.{name}.limits",
                 ) from None
             raise _refused(line.refused, name, waited=deadline.clock() - began) from None
+        finally:
+            line.queue -= 1
 
 
 class _Line:
@@ -174,6 +178,10 @@ class _Line:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.refused: Refusal | None = None
+        self.full = False
+        """The last that asked found no room."""
+        self.queue = 0
+        """Calls in line, the first included."""
 
 
 def _refused(refusal: Refusal, provider: str, *, waited: float, share: float = 1.0) -> LimitReached:
