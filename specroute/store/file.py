@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -78,10 +79,28 @@ _parents: list[object] = []
 def _open(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")
-    db.execute(_TABLE)
+    try:
+        _use_wal(db)
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute(_TABLE)
+    except BaseException:
+        db.close()
+        raise
     return db
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    """Several processes may open a new file at once, and SQLite doesn't wait for a lock while it
+    changes the journal (sqlite.org/pragma.html#pragma_journal_mode, /c3ref/busy_handler.html)."""
+    ends = time.monotonic() + BUSY_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > ends:
+                raise
+            time.sleep(0.01)
 
 
 def _take(db: sqlite3.Connection, wants: Sequence[Want], now: float) -> Refusal | None:

@@ -111,7 +111,8 @@ WORKER = textwrap.dedent("""
 
 
 def test_four_processes_share_a_file(tmp_path: Path) -> None:
-    """120 callers reserve 0.03, are billed 0.02 each, and never go over 1.00 together."""
+    """120 callers reserve 0.03, are billed 0.02 each, and never go over 1.00 together.
+    They open the new file at the same time, too."""
     path = tmp_path / "limits.sqlite3"
     workers = [
         subprocess.Popen(
