@@ -45,8 +45,8 @@ class Made:
 
 def read(path: Path) -> list[Asked]:
     """Prompts from JSON lines: ``{"messages": […]}`` or ``{"prompt": "…"}``, with ``"answer"``
-    where the target's plain answer is known (as recorded with ``texts``; other lines of such a file
-    are passed over). :class:`RequestError` names a bad line."""
+    where the target's plain answer is known (as recorded with ``texts``; lines of such a file that
+    are no whole answers are passed over). :class:`RequestError` names a bad line."""
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
@@ -55,7 +55,9 @@ def read(path: Path) -> list[Asked]:
             value = json.loads(line)
         except ValueError as error:
             raise RequestError(f"{path}, line {number}: not JSON ({error})") from error
-        if isinstance(value, dict) and value.get("kind", "request") != "request":
+        if isinstance(value, dict) and (
+            value.get("kind", "request") != "request" or value.get("complete") is False
+        ):
             continue
         wanted = ("messages", "prompt")
         asked = {k: value[k] for k in wanted if isinstance(value, dict) and value.get(k)}
