@@ -69,7 +69,9 @@ def test_an_answer_agrees_while_its_kept_part_is_the_targets_own_beginning() -> 
 def test_bad_lines_are_named(tmp_path: Path) -> None:
     """With their number; other kinds of a record are passed over."""
     path = tmp_path / "prompts.jsonl"
-    path.write_text('{"kind": "shadow"}\n{"prompt": "a", "complete": false}\n{"prompt": "a", "answer": "b"}\n{"kind": "request"}\n')
+    path.write_text(
+        '{"kind": "shadow"}\n{"prompt": "a", "complete": false}\n{"prompt": "a", "answer": "b"}\n{"kind": "request"}\n'
+    )
     with pytest.raises(RequestError, match="line 4: expected"):
         read(path)
     path.write_text('{"prompt": "a", "answer": "b", "method": "score"}\n{"prompt": "a"}\n')
