@@ -198,3 +198,19 @@ def test_a_child_watches_the_config_itself(tmp_path: Path) -> None:
         assert watched() == "True"
         assert in_a_child(watched) == "True"
         sync.close()
+
+
+def test_a_synchronous_client_inside_a_running_loop() -> None:
+    """It blocks that loop for as long as it takes, and is not bound to it."""
+    with Elsewhere() as server:
+        sync = SpecRoute(config=config(server.url))
+
+        async def inside() -> str:
+            got = sync.chat.completions.create(model="smart", messages=MESSAGES)
+            stream = sync.chat.completions.create(model="smart", messages=MESSAGES, stream=True)
+            text = "".join(c.choices[0].delta.content or "" for c in stream)
+            return (got.choices[0].message.content or "") + text
+
+        assert [asyncio.run(inside()) for _ in range(2)] == ["HelloHello"] * 2
+        assert server.connections <= 2
+        sync.close()
