@@ -169,6 +169,7 @@ class Attempts:
         self.itinerary.go(target)
         self._arrived = False
         leg = self._leg = self._legs(target, self.taken)
+        leg.call.waits = self.itinerary.last
         if self.taken:
             count_retry(leg.call, self.taken)
         tally = self._tally

@@ -47,6 +47,11 @@ class Itinerary:
             fault is Fault.REFUSED and bool(self._fallback_on)
         ) or fault.value in self._fallback_on
 
+    @property
+    def last(self) -> bool:
+        """Whether :attr:`here` is all that is left to be asked for the first time."""
+        return all(target in self._asked for target in self.targets) or not self.moves(Fault.RATE)
+
     def options(self, fault: Fault | None = None, *, resuming: bool = False) -> list[TargetRef]:
         """Who may be asked next, the best first.
 

@@ -60,6 +60,7 @@ class Call:
     """Passed to ``httpx2.AsyncClient.send`` (``auth``)."""
     model: str = ""
     purpose: str = "other"
+    waits: bool = True
     """What the gates are told: see :class:`~specroute.http.gate.Departure`."""
     built: httpx2.Request | None = field(default=None, repr=False)
     """The request made of the above, kept for another attempt."""
@@ -201,9 +202,10 @@ class HttpClient:
         content = call.content if isinstance(call.content, bytes) else None
         if call.request is not None:
             content = getattr(call.request, "_content", None)
-        return await enter(
-            self.gates, Departure(self.provider, call.model, call.purpose, content, deadline)
+        departure = Departure(
+            self.provider, call.model, call.purpose, content, deadline, call.waits
         )
+        return await enter(self.gates, departure)
 
     async def _exchange(self, request: httpx2.Request, call: Call, watch: Watch) -> httpx2.Response:
         origin = request.url

@@ -28,6 +28,8 @@ class Departure:
     """The body, ``None`` where it is none or is streamed."""
     deadline: Deadline
     """The call's own; whoever waits here waits on it."""
+    waits: bool = True
+    """False: rather than wait here it goes to somebody else."""
 
 
 class Permit(Protocol):

@@ -4,8 +4,9 @@ Knows who waits and in which order. What a window holds, ``window`` says; what a
 ``estimate``; what a request may cost, its ``purse``. Knows no HTTP.
 
 Calls that an answer can't do without wait in line, first come first served, within their own
-deadline. Calls that only make it faster (rounds, lanes, drafts, calibration) never wait and never
-overtake: where there is no room at once they don't leave, and the answer goes on plain.
+deadline, unless they may go to another target instead. Calls that only make it faster (rounds,
+lanes, drafts, calibration) never wait and never overtake: where there is no room at once they don't
+leave, and the answer goes on plain.
 """
 
 from __future__ import annotations
@@ -137,17 +138,20 @@ class LimitGate:
             return
         name = departure.provider.name
         line = self._lines.setdefault(name, _Line())
-        if departure.purpose not in NEEDED:
+        optional = departure.purpose not in NEEDED
+        if optional or not departure.waits:
             if line.full and line.queue:
+                why = "can be done without" if optional else "may go to another target"
                 raise LimitReached(
                     f"{name}: other calls wait for room under its limits, and a "
-                    f"{departure.purpose} call can be done without",
+                    f"{departure.purpose} call {why}",
                     provider=name,
                     limit=f"providers.{name}.limits",
                 )
             refused = await booking.take(self._clock())
             if refused is not None:
-                raise _refused(refused, name, waited=0.0, share=OPTIONAL_SHARE)
+                share = OPTIONAL_SHARE if optional else 1.0
+                raise _refused(refused, name, waited=0.0, share=share)
             return
         deadline = departure.deadline
         began, left = deadline.clock(), deadline.remaining("first_token")

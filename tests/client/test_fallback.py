@@ -462,3 +462,31 @@ async def test_nonsense_is_asked_for_again(stream: bool) -> None:
             client.router._rng = NoWait()
             text, told = await ask(client, stream)
         assert (text, len(told.attempts)) == ("Hello", 2)
+
+
+async def test_a_limit_of_the_config_is_gone_round() -> None:
+    """A provider without room under its ``limits`` is not waited for while another may have some."""
+    async with AsyncExitStack() as stack:
+        lab = await stack.enter_async_context(Loopback(answer))
+        hub = await stack.enter_async_context(Loopback(answer))
+        tables = {
+            "version": 1,
+            "providers": {
+                name: {
+                    "profile": "generic",
+                    "base_url": server.url,
+                    "env_key": "LAB_KEY",
+                    "limits": {"rpm": rpm},
+                    "timeouts": {"total": 20},
+                }
+                for name, server, rpm in (("lab", lab, 1), ("hub", hub, 2))
+            },
+            "models": {"smart": {"targets": ["lab:one", "hub:two"]}},
+        }
+        client = await stack.enter_async_context(AsyncSpecRoute(config=tables, max_retries=0))
+        told = [(await ask(client, False))[1] for _ in range(3)]
+        assert [t.target for t in told] == ["lab:one", "hub:two", "hub:two"]
+        assert [a.outcome for a in told[1].attempts] == ["limit", "ok"]
+        # Nobody has room, and the next place is a minute away.
+        with pytest.raises(specroute.LimitReached):
+            await ask(client, False)
