@@ -119,6 +119,44 @@ class AsyncSpecRoute(DropIn, openai.AsyncOpenAI):
                 error, httpx2.Request("POST", str(self.base_url))
             ) from error
 
+    async def batch_job(
+        self,
+        requests: Iterable[Mapping[str, Any]],
+        *,
+        journal: str | os.PathLike[str] | None = None,
+        window: str = "24h",
+        metadata: Mapping[str, str] | None = None,
+        poll_s: float = 30.0,
+        progress: bool | OnItem | None = None,
+    ) -> BatchResult:
+        """As :meth:`batch`, by the providers' own Batch API: cheaper, and done within ``window``.
+
+        One job for each model and path, on the model's first target; nothing is speculated on and
+        no limit or budget of the config counts. With ``journal`` a run that ended early takes its
+        jobs up again instead of making new ones. ``poll_s``: seconds between two looks. What a job
+        leaves unanswered (it expired, was cancelled, a request was refused) is an item's error.
+
+        Raises :class:`specroute.RequestError` as ``batch`` does, and for a provider that is not
+        known to have a Batch API; openai's errors where the job can't be made or seen.
+        """
+        from specroute.batch import run_jobs
+        from specroute.batch.place import place_of
+
+        try:
+            return await run_jobs(
+                lambda model: place_of(self._seam.connections.router.routes, model),
+                requests,
+                journal=journal,
+                window=window,
+                metadata=metadata,
+                poll_s=poll_s,
+                progress=progress,
+            )
+        except errors.SpecRouteError as error:
+            raise openai_errors.translate(
+                error, httpx2.Request("POST", str(self.base_url))
+            ) from error
+
     async def _process_response(self, *, response: Any, retries_taken: int = 0, **more: Any) -> Any:
         retries = response.extensions.get(RETRIES, retries_taken)
         return await super()._process_response(response=response, retries_taken=retries, **more)

@@ -115,6 +115,8 @@ class Capabilities:
     0, the others at all. The default is OpenAI's list."""
     speculation: bool | None = None
     """Takes the expected text as ``speculation`` on /completions."""
+    batch_api: bool | None = None
+    """Has /files and /batches in OpenAI's format."""
     cached_tokens: bool | None = None
     """Usage shows prompt tokens read from cache."""
     sampling_defaults: str | None = None

@@ -52,7 +52,7 @@ class Routes:
     ) -> None:
         self.config = config
         self.direct = direct
-        self._http_client = http_client
+        self.http_client = http_client
         self._supervisor = supervisor
         self._gates = gates
         self._clients: dict[str, HttpClient] = {}
@@ -123,7 +123,7 @@ class Routes:
         if client is None:
             client = self._clients[provider.name] = HttpClient(
                 provider,
-                client=self._http_client,
+                client=self.http_client,
                 profile_auth=load_profile(provider.profile).auth,
                 supervisor=self._supervisor,
                 gates=self._gates,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -30,6 +30,9 @@ class Journal:
         self.path = Path(path)
         self._done: dict[str, tuple[str, BatchItem]] = {}
         self._sent: dict[str, str] = {}
+        self.jobs: dict[str, dict[str, Any]] = {}
+        """Jobs at providers that are not known to have ended, by key: ``job`` (their id, ``None``
+        if none came), ``ids``, ``digests``."""
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -98,6 +101,14 @@ class Journal:
         )
 
     def _enter(self, entry: Mapping[str, Any]) -> None:
+        if "job_key" in entry:
+            digests = dict(entry["requests"])
+            self.jobs[entry["job_key"]] = {
+                "job": entry["job"],
+                "ids": list(digests),
+                "digests": digests,
+            }
+            return
         custom_id, digest = entry["id"], entry["digest"]
         if "body" in entry:
             item = BatchItem(
@@ -111,10 +122,29 @@ class Journal:
             )
             self._done[custom_id] = (digest, item)
             self._sent.pop(custom_id, None)
+            self._settle(custom_id)
         elif "error" in entry:
             self._sent.pop(custom_id, None)
+            self._settle(custom_id)
         else:
             self._sent[custom_id] = digest
+
+    def _settle(self, custom_id: str) -> None:
+        """A request has an end: a job all of whose requests have one is over."""
+        for key, job in list(self.jobs.items()):
+            if custom_id in job["ids"]:
+                job["ids"].remove(custom_id)
+                if not job["ids"]:
+                    del self.jobs[key]
+
+    def job(self, key: str, requests: Sequence[BatchRequest], job: str | None) -> None:
+        """A job is about to be made (``job`` is ``None``), or has been."""
+        entry = {
+            "job_key": key,
+            "job": job,
+            "requests": [[r.custom_id, r.digest] for r in requests],
+        }
+        self._write(entry)
 
     def answered(self, request: BatchRequest) -> BatchItem | None:
         """The answer that an earlier run got to the very same request."""

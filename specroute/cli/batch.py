@@ -33,6 +33,11 @@ def batch(
         Path | None,
         typer.Option(help="Remembers answers for a resumed run; OUT.jsonl.journal unless given."),
     ] = None,
+    job: Annotated[
+        bool,
+        typer.Option("--job", help="By the provider's own Batch API: cheaper, within a day."),
+    ] = False,
+    poll: Annotated[float, typer.Option(help="Seconds between two looks at a job.")] = 30.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Answer a file of requests. Run again after a crash, it asks only for what is missing.
@@ -48,7 +53,10 @@ def batch(
     async def run() -> Any:
         from specroute import AsyncSpecRoute
 
+        shown = False if quiet else None
         async with AsyncSpecRoute.from_config(file) as client:
+            if job:
+                return await client.batch_job(lines, journal=kept, poll_s=poll, progress=shown)
             return await client.batch(
                 lines,
                 concurrency=concurrency,
@@ -57,7 +65,7 @@ def batch(
                 attempts=attempts,
                 timeout=timeout,
                 journal=kept,
-                progress=False if quiet else None,
+                progress=shown,
             )
 
     result = asyncio.run(run())
