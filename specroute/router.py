@@ -10,15 +10,13 @@ from __future__ import annotations
 import inspect
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import httpx2
 
-from specroute import outgoing
-from specroute.attempts import Attempts, Leg
 from specroute.config import Config, PolicyConfig, ProviderConfig, parse_policy
-from specroute.errors import ConfigError, ProviderError, RequestError
+from specroute.errors import ConfigError, RequestError
 from specroute.exchange import OnReport, Reply, Resolved, RouterRequest, Speculation, TextCall
 from specroute.health import Health
 from specroute.http import wire
@@ -26,7 +24,8 @@ from specroute.http.client import LIMITS, HttpClient
 from specroute.http.deadline import Deadline
 from specroute.http.gate import Gate
 from specroute.http.supervisor import Supervisor
-from specroute.itinerary import Itinerary, substitute
+from specroute.itinerary import substitute
+from specroute.legs import other_attempts, text_attempts
 from specroute.limits.ceiling import purse_for
 from specroute.limits.gate import LimitGate
 from specroute.limits.purse import Purse, held
@@ -36,12 +35,11 @@ from specroute.recorder import Recorder, Trace
 from specroute.replies import speculated
 from specroute.reporting import FIELD, ReportHandle, register
 from specroute.request import CHAT, COMPLETIONS, Options
-from specroute.resumption import resumed
 from specroute.routes import Routes
 from specroute.store import MemoryStore, Store, make_store
 from specroute.tally import PlainTally
 from specroute.telemetry import Telemetry, make_telemetry
-from specroute.types import Report, TargetRef
+from specroute.types import Report
 
 log = logging.getLogger("specroute")
 
@@ -263,7 +261,9 @@ class Router:
     ) -> Reply:
         """Speculated on where that is possible, else plain; shown ahead of time in ``preview``."""
         handle = tally.handle
-        attempts = self._attempts(request, resolved, tally, fields)
+        attempts = text_attempts(
+            request, resolved, tally, fields, self.routes, self.health, self._rng
+        )
         reason, failed = "no model of this client has drafts", None
         try:
             target = await attempts.start()
@@ -338,88 +338,11 @@ class Router:
             announce=lambda handle: self._announce(handle, request.on_report),
         )
 
-    def _attempts(
-        self,
-        request: RouterRequest,
-        resolved: Resolved,
-        tally: PlainTally,
-        fields: Mapping[str, Any],
-    ) -> Attempts:
-        """The attempts of a plain text call: each target gets its own body, limits and client."""
-        streamed = fields.get("stream") is True
-        routes, deadline = self.routes, tally.deadline
-        several = len(resolved.targets) > 1
-
-        def leg(target: TargetRef, taken: int) -> Leg:
-            at = routes.at(resolved, target)
-            own_usage = streamed and self._adds_usage(fields, at)
-            body = outgoing.body_for(request, resolved.asked, target.model, own_usage)
-            limits = deadline
-            if several:
-                limits = deadline.within(routes.timeouts(at.provider, request, streamed=streamed))
-            elif self.direct and taken:
-                # A plain client's timeouts are openai's: each attempt has its own.
-                limits = Deadline(deadline.timeouts, deadline.clock)
-            call = outgoing.call_for(request, target.model, body)
-            return Leg(self.http(at.provider), call, limits, own_usage)
-
-        itinerary = Itinerary(resolved.targets, resolved.fallback_on, request.max_retries)
-
-        async def resume(
-            error: ProviderError, kept: Sequence[bytes], leg: Leg
-        ) -> AsyncGenerator[bytes] | None:
-            path = CHAT if request.path.endswith(CHAT) else COMPLETIONS
-            target = routes.target(routes.at(resolved, tally.target))
-            standby = routes.standing_by(resolved, itinerary, self.health)
-            return await resumed(
-                error, kept, path, request.json(), target, standby, tally, leg.deadline
-            )
-
-        return Attempts(
-            request,
-            itinerary,
-            leg,
-            self.health,
-            routes.deployment_in(self.health),
-            deadline,
-            tally,
-            whole=not streamed,
-            direct=self.direct,
-            rng=self._rng,
-            resumer=resume,
-        )
-
-    def _adds_usage(self, fields: Mapping[str, Any], resolved: Resolved) -> bool:
-        return (
-            fields.get("stream_options") is None
-            and self.routes.capabilities(resolved).stream_usage is True
-        )
-
     async def _other(self, request: RouterRequest) -> Reply:
         """Pass anything else through, both ways, to the provider it belongs to."""
         provider = self.routes.provider_of(request)
-        streamed = (request.fields or {}).get("stream") is True
-        deadline = Deadline(self.routes.timeouts(provider, request, streamed=streamed))
-
-        def leg(target: TargetRef, taken: int) -> Leg:
-            fresh = self.direct and taken > 0
-            limits = Deadline(deadline.timeouts, deadline.clock) if fresh else deadline
-            return Leg(self.http(provider), outgoing.call_for(request, None), limits)
-
-        place = TargetRef(provider.name, "")
-        attempts = Attempts(
-            request,
-            Itinerary((place,), (), request.max_retries),
-            leg,
-            self.health,
-            self.routes.deployment_in(self.health),
-            deadline,
-            None,
-            whole=request.whole,
-            direct=self.direct,
-            rng=self._rng,
-        )
-        return await attempts.run(place)
+        attempts = other_attempts(request, provider, self.routes, self.health, self._rng)
+        return await attempts.run(attempts.itinerary.preferred)
 
     # Reports
 
