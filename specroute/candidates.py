@@ -51,6 +51,8 @@ class Trust:
     draws: str | None = None
     """The form of the dialect that draws at every position."""
     draw_logprobs: bool = False
+    no_draws: str = ""
+    """Why the target can't be asked for draws in the middle of judging, as was seen."""
     prediction_refused: str = ""
     """Why the target took no prediction, when it was sent one."""
     by_ids: bool = False
@@ -175,6 +177,8 @@ def judged_by(
         if label is not None:
             return Judge.RULES, label
         why = "the target shows too little of its distribution for these sampling settings"
+        if trust.no_draws:
+            why += f", and its draws are not trusted: {trust.no_draws}"
     if draws:
         return by_draws
     return why or "at a temperature above 0 only tokens whose ids are known can be judged"
@@ -208,7 +212,7 @@ def sampling_of(request: TextRequest) -> Sampling:
 def server_of(capabilities: Capabilities, trust: Trust) -> Server:
     """What the target can be asked for in the middle of judging."""
     return Server(
-        draws=bool(capabilities.completions and capabilities.id_prompts),
+        draws=bool(capabilities.completions and capabilities.id_prompts) and not trust.no_draws,
         draw_logprobs=trust.draw_logprobs,
         logit_bias=capabilities.logit_bias is True,
     )
@@ -218,10 +222,10 @@ def _hidden_settings(request: TextRequest, capabilities: Capabilities) -> str | 
     if request.temperature is None:
         return "'temperature' is left to the server, so its distribution is not known"
     known = capabilities.sampling_defaults == "openai"
-    if not known and (request.top_p is None or request.top_k is None):
+    if not known and None in (request.top_p, request.top_k, request.min_p):
         return (
-            "at a temperature above 0 the server's own defaults for top_p and top_k are not known; "
-            "send both"
+            "at a temperature above 0 the server's own defaults for top_p, top_k and min_p are not "
+            "known; send all three"
         )
     return None
 

@@ -20,14 +20,14 @@ from specroute.continuing import Continuing
 from specroute.draft.backoff import Backoff
 from specroute.draft.base import Distribution, Drafter, DraftSession, Proposal
 from specroute.draft.whole import whole as whole_draft
-from specroute.errors import DraftError, LimitReached, ProviderError
+from specroute.errors import DraftError, LimitReached, ProviderError, StatusError
 from specroute.events import RoundDone
 from specroute.http.deadline import Deadline
 from specroute.ledger import Price
 from specroute.measure import Measurements, Snapshot
 from specroute.meter import Meter
 from specroute.policy.base import Plan, Policy, RoundView
-from specroute.target.learned import Trusted
+from specroute.target.learned import Trusted, says_nothing
 from specroute.target.scoring import draw, score
 from specroute.target.stream import Piece
 from specroute.target.timing import timed
@@ -378,6 +378,16 @@ class Session(Continuing):
         if self.trusted is not None and learned.trusts(self.trusted):
             learned.refuse(reason, self.trusted[0].name)
 
+    def draws_failed(self, error: Exception) -> None:
+        """What a rule asked the target for did not come. An answer that is none is remembered; a
+        call that failed for reasons of its own only lets the target rest."""
+        if isinstance(error, ProviderError) and not (
+            isinstance(error, StatusError) and not says_nothing(error.status)
+        ):
+            self.rest(error)
+        else:
+            self.target.learned.no_draws = str(error)
+
     def rest(self, error: ProviderError) -> None:
         """A scoring call failed: the target is not scored on for a while. A limit of the config
         says nothing of the target."""
@@ -448,9 +458,9 @@ def _judgeable(proposal: Proposal, k: int, vocabulary: Vocabulary | None) -> Pro
     return replace(proposal, text=text, ids=ids[:k], q=q and q[:k], ended=False)
 
 
-def _possible(q: Distribution, token: int) -> bool:
+def _possible(q: Distribution | None, token: int) -> bool:
     try:
-        return q[token] > 0
+        return q is not None and q[token] > 0
     except LookupError:
         return False
 

@@ -209,8 +209,9 @@ async def rejected(
 
 
 def _probability(proposal: Proposal, token: int) -> float:
-    assert proposal.q is not None
+    q = proposal.q[0] if proposal.q is not None else None
+    assert q is not None
     try:
-        return float(proposal.q[0][token])
+        return float(q[token])
     except LookupError:
         return 0.0

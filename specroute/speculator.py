@@ -639,6 +639,7 @@ def trust_in(target: Target) -> Trust:
         top_n=dialect[0].shows.top_n if dialect else False,
         draws=sampler[1] if sampler else None,
         draw_logprobs=learned.draw_logprobs,
+        no_draws=learned.no_draws,
         by_ids=target.by_ids,
         prediction_refused=learned.prediction_refused,
     )

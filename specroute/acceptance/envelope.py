@@ -49,6 +49,14 @@ class Envelope:
         """p_v·p_(N)^(1/T-1)/E of a hidden token: how often a proposal draws it from the tail."""
         return math.exp(logprob + self.edge * self.power - self.log_total)
 
+    def mass(self) -> float:
+        """Σ p_i of the visible ids, raw."""
+        return math.fsum(
+            math.exp((math.log(share) + self.log_total) / (1 + self.power))
+            for share in self.visible.values()
+            if share > 0
+        )
+
     def kept(self, logprob: float) -> float:
         """(p_v/p_(N))^(1/T-1): the chance that a token drawn from the tail is kept."""
         if logprob > self.edge + FAR_ABOVE:

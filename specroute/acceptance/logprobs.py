@@ -8,6 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+VOCABULARY_BOUND = 2**19
+"""No vocabulary is larger."""
+LEAST_BEST = -math.log(VOCABULARY_BOUND)
+"""The most probable of so many tokens is at least this probable."""
+
 
 def checked(
     top: Sequence[tuple[int, float]], n: int | None
@@ -15,7 +20,8 @@ def checked(
     """The n highest with probability > 0, most likely first, and the mass that is hidden.
 
     Raises ``ValueError`` for what can't be top logprobs: empty, NaN, positive, summing above 1, an
-    id twice, probability 0 listed while mass is missing.
+    id twice, a best one that no vocabulary is large enough for, probability 0 listed while mass is
+    missing.
     """
     if not top:
         raise ValueError("no logprobs at this position")
@@ -31,6 +37,10 @@ def checked(
         raise ValueError(f"the top logprobs sum to a probability of {mass:.4f}, expected <= 1")
     if not possible:
         raise ValueError("every top logprob says probability 0")
+    if possible[0][1] < LEAST_BEST:
+        raise ValueError(
+            f"the highest top logprob is {possible[0][1]:.2f}, expected at least {LEAST_BEST:.2f}"
+        )
     tail = max(0.0, 1.0 - mass)
     if len(possible) < len(ranked):  # what is hidden is no likelier than what is listed with 0
         if tail > 1e-3:

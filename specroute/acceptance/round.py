@@ -26,7 +26,7 @@ _NOTHING = Evidence()
 def judging(
     drafted: Sequence[int],
     positions: Sequence[Evidence],
-    q: Sequence[Distribution] | None,
+    q: Sequence[Distribution | None] | None,
     sampling: Sampling,
     server: Server,
     rng: random.Random,
@@ -36,7 +36,8 @@ def judging(
 ) -> Judging:
     """Judge ``drafted``, asking the target where a rule needs it; drive it with ``step``.
 
-    ``positions[i]`` is the evidence at ``drafted[i]``; missing ones show nothing. Judging goes on
+    ``positions[i]`` is the evidence at ``drafted[i]``; missing ones show nothing. ``q[i]`` is
+    ``None`` for a token that was not drawn, ``q`` itself where none was. Judging goes on
     while the committed token is the drafted one, whoever drew it, and stops before a position that
     can't be judged at all (``unseen``). ``batch`` is how many draws rule 2 asks for at once.
 
@@ -45,10 +46,9 @@ def judging(
     heuristic. Giving up at any other request leaves ``drafted[:request.position]`` accepted and
     nothing else decided. Whether it gives up may not depend on the tokens.
     """
-    rules = _rules(sampling, server, q is not None, lossy)
     for i, x in enumerate(drafted):
-        seen = positions[i] if i < len(positions) else _NOTHING
-        rule, qi = rules[seen.sees], None if q is None else q[i]
+        seen, qi = positions[i] if i < len(positions) else _NOTHING, None if q is None else q[i]
+        rule = _rules(sampling, server, qi is not None, lossy)[seen.sees]
         if rule in (Rule.GREEDY, Rule.VISIBLE) and seen.p is not None:
             token: int | None = judge(x, seen.p, qi, rng.random())
         elif rule is Rule.TAIL and seen.shown is not None and seen.logprob is not None:

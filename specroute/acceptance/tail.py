@@ -44,6 +44,9 @@ from specroute.acceptance.envelope import Envelope
 from specroute.acceptance.rejection import Distribution, draw
 from specroute.acceptance.requests import Asking, Draw, Drawn, Request, TailDraw, first
 
+NEVER = 1e-9
+"""A chance that no honest server meets."""
+
 
 def judge_hidden(
     position: int,
@@ -90,32 +93,55 @@ def judge_hidden(
         return x
     spot = (coin - accept) / (1 - accept) * total
     ready: list[Drawn] = []
+    last, repeats = None, 0.0
     if biased and banned:
         request: Request = TailDraw(position, banned, bool(seen.power) or q is not None)
     else:
         request = Draw(position, batch, q is not None, mid_rejection=True)
     while hidden > 0 and spot >= shown:
         if not ready:
-            ready = yield from _not_banned(request, banned)
+            claimed = seen.mass() + (math.exp(logprob) if x not in visible and q is None else 0.0)
+            ready = yield from _not_banned(request, banned, claimed)
         drawn = ready.pop(0)
         if seen.power and rng.random() >= seen.kept(_raw(drawn)):
             return first((yield Draw(position))).token  # again
         if q is None or rng.random() * seen.share(_raw(drawn)) >= q[drawn.token]:
             return drawn.token
+        if drawn.token != last:
+            last, repeats = drawn.token, 0.0
+        others = seen.mass() if isinstance(request, TailDraw) else 0.0
+        repeats += min(_raw(drawn) - math.log(max(1 - others, 1e-9)), 0.0)
+        if repeats < math.log(NEVER):
+            raise ValueError(
+                f"token {last} was drawn over and over, of probability {math.exp(_raw(drawn)):.4f} "
+                "by the target's own account"
+            )
         spot = rng.random() * total
     return draw(residual, spot)
 
 
 def _not_banned(
-    request: Request, banned: tuple[int, ...]
+    request: Request, banned: tuple[int, ...], claimed: float
 ) -> Generator[Request, Sequence[Drawn], list[Drawn]]:
-    """The draws that a request brings, asked for again until one is not banned."""
+    """The draws that a request brings, asked for again until one is not banned.
+
+    ``claimed``: the probability of the banned ones by the target's own evidence. A server that
+    draws nothing else for longer than that allows draws otherwise than it says (greedily, or always
+    with one seed): ``ValueError``.
+    """
+    drawn, most = 0, math.log(NEVER) / math.log(min(claimed, 1 - 1e-9)) if claimed > 0 else 0.0
     while True:
         answer = yield request
         first(answer)
         allowed = [drawn for drawn in answer if drawn.token not in banned]
         if allowed:
             return allowed
+        drawn += len(answer)
+        if drawn > most:
+            raise ValueError(
+                f"{drawn} draws in a row gave nothing but tokens whose probability is "
+                f"{claimed:.4f} by the target's own account"
+            )
 
 
 def _raw(drawn: Drawn) -> float:

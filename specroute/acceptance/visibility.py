@@ -10,15 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specroute.acceptance.logprobs import checked
+from specroute.acceptance.logprobs import VOCABULARY_BOUND, checked
 from specroute.acceptance.sampling import Sampling
 
 CLOSE = 1e-5
 """Relative distance within which a server's float32 arithmetic may fall on either side of a cut."""
 NEGLIGIBLE = 1e-6
 """Hidden mass (after temperature) below what a float32 softmax resolves."""
-VOCABULARY_BOUND = 2**19
-"""No vocabulary is larger; bounds the mass a flattened (T > 1) tail can hold."""
 
 
 def visible(

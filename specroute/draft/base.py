@@ -32,7 +32,7 @@ class Proposal:
 
     text: str
     ids: tuple[int, ...] | None = None
-    q: tuple[Distribution, ...] | None = None
+    q: tuple[Distribution | None, ...] | None = None
     ended: bool = False
     """The last token drafted is an end-of-sequence token (its id is in ``ids``, no text)."""
     seconds: float = 0.0

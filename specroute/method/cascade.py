@@ -100,8 +100,9 @@ def evidence(view: View, proposal: Proposal | None = None) -> list[tuple[float, 
     for i, position in enumerate(view.positions):
         if position.logprob is None:
             raise BadEvidence("a drafted token's log-probability is not shown")
-        if q is not None and proposal is not None and proposal.ids is not None:
-            found.append((position.logprob, log(q[i][proposal.ids[i]])))
+        own = q[i] if q is not None else None
+        if own is not None and proposal is not None and proposal.ids is not None:
+            found.append((position.logprob, log(own[proposal.ids[i]])))
         elif position.top:
             found.append((position.logprob, position.top[0][1]))
         else:

@@ -61,7 +61,7 @@ class Flights:
         self._depth = depth
         self._ids: list[int] = []
         """The answer as it would be: what is committed, and the draft."""
-        self._q: dict[int, Distribution] = {}
+        self._q: dict[int, Distribution | None] = {}
         """Of drawn tokens, by their place in the answer."""
         self._flights: list[_Flight] = []
         """In the order of their ends."""
@@ -247,9 +247,11 @@ class Flights:
         decided = len(self._session.answer.ids or ())
         skip = decided - flight.start
         ids = tuple(self._ids[decided : flight.end])
-        q = tuple(self._q[i] for i in range(decided, flight.end) if i in self._q)
+        # A token keeps its q where later ones, of another drafter, have none: what becomes of it
+        # may not depend on what was drafted after it.
+        q = tuple(self._q.get(i) for i in range(decided, flight.end))
         for i in range(decided):
             self._q.pop(i, None)
-        proposal = Proposal("", ids, q if q and len(q) == len(ids) else None)
+        proposal = Proposal("", ids, q if any(each is not None for each in q) else None)
         view = replace(view, positions=view.positions[skip:], samples=view.samples[skip:])
         return Scored(proposal, view, flight.draft_s, view.seconds)

@@ -11,7 +11,7 @@ is free to ask has nothing to propose, the target's own stream runs until it has
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -196,10 +196,26 @@ async def _score(session: Session, proposal: Proposal) -> View:
 async def verdict_on(session: Session, proposal: Proposal, view: View) -> Verdict:
     """What of the draft stands, by the request's judge. Raises :class:`BadEvidence`."""
     if session.judge is Judge.DRAWS:
-        return _drawn(view)
-    if session.judge is Judge.ARGMAX:
-        return _greedy(view, by_text=not session.scores_by_ids)
-    return await _ruled(session, proposal, view)
+        verdict = _drawn(view)
+    elif session.judge is Judge.ARGMAX:
+        verdict = _greedy(view, by_text=not session.scores_by_ids)
+    else:
+        verdict = await _ruled(session, proposal, view)
+    _check_known(session, verdict.last)
+    return verdict
+
+
+def _check_known(session: Session, keys: Sequence[Key]) -> None:
+    """Refuse ids that are no tokens: they would have no text, and no server would take them back.
+    The target's own word on the place is lost with them, and drawn anew."""
+    vocabulary = session.target.learned.vocabulary
+    for key in keys:
+        if isinstance(key, int) and vocabulary is not None and not key < vocabulary.size:
+            if not session.request.greedy:
+                session.loosen(Exactness.HEURISTIC, REDRAWN)
+            raise BadEvidence(
+                f"the target named token {key}, and its vocabulary ends before {vocabulary.size}"
+            )
 
 
 # --- the three judges ---------------------------------------------------------------------------
@@ -263,6 +279,7 @@ async def _ruled(session: Session, proposal: Proposal, view: View) -> Verdict:
         except (BadEvidence, ProviderError, ValueError) as error:
             if request.mid_rejection:
                 session.loosen(Exactness.HEURISTIC, UNFINISHED)
+            session.draws_failed(error)
             kept = Outcome(request.position, None, "unseen")
             return Verdict(kept, cut=f"the target could not be asked for a token: {error}")
     if found.verdict == "all":
@@ -349,6 +366,7 @@ async def _one(session: Session) -> Commit | Handover:
             return Commit(tokens=1, finish="stop")
         return Handover("a token without readable text of its own")
     first = view.bonus[0]
+    _check_known(session, (first,))
     if isinstance(first, int):
         ended = view.finish == "stop" and len(view.bonus) == 1
         return Commit(ids=(first,), finish="stop" if ended else None)

@@ -17,6 +17,7 @@ from specroute.errors import ProviderError, StatusError
 from specroute.request import CHAT, COMPLETIONS, TextRequest
 from specroute.target import templates
 from specroute.target.dialects import Dialect, Form, agreement, dialects_of, entries
+from specroute.target.learned import says_nothing
 from specroute.target.scoring import score
 from specroute.target.view import BadEvidence, checked_logprob
 from specroute.types import Usage
@@ -58,18 +59,13 @@ async def calibrate(
         except (BadEvidence, templates.NoTemplate) as error:
             learned.refuse(str(error))
         except ProviderError as error:
-            if isinstance(error, StatusError) and not _passing(error.status):
+            if isinstance(error, StatusError) and not says_nothing(error.status):
                 learned.refuse(f"the server refused a calibration call: {error}")
                 return
             learned.rest(deadline.clock(), f"could not be calibrated yet: {error}")
         else:
             learned.calibrated = True
             learned.failures = 0
-
-
-def _passing(status: int) -> bool:
-    """Whether an error status says nothing of what the server can do."""
-    return status in (401, 403, 408, 409, 429) or status >= 500
 
 
 async def _calibrate(
@@ -161,7 +157,7 @@ async def _first_form(
         except BadEvidence as error:
             problem = str(error)
         except StatusError as error:
-            if _passing(error.status):
+            if says_nothing(error.status):
                 raise
             problem = f"the server refused {dialect.name}: {error}"
         else:

@@ -18,6 +18,11 @@ MOST_REST_S = 300.0
 Trusted = tuple[Dialect, Form]
 
 
+def says_nothing(status: int) -> bool:
+    """Whether an error status says nothing of what the server can do."""
+    return status in (401, 403, 408, 409, 429) or status >= 500
+
+
 @dataclass(slots=True)
 class Learned:
     """Empty until :mod:`specroute.target.calibration` has run."""
@@ -33,6 +38,8 @@ class Learned:
     """Why there is nothing to score with, or why not now."""
     draw_logprobs: bool = False
     """A generated token's log-probability is raw: it can be held against scored ones."""
+    no_draws: str = ""
+    """Why it is not asked for draws in the middle of judging: an answer to that was none."""
     prediction_refused: str = ""
     """What the target said when it refused a prediction."""
     schema_refused: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,6 +85,27 @@ async def test_rounds_leave_before_the_first_is_back() -> None:
     scored = await first
     assert (scored.proposal.ids, len(scored.view.positions)) == ((0, 1), 2)
     assert not flights.settled(2, 2, (99,))  # the next round guessed what follows
+    await flights.aclose()
+
+
+async def test_a_drawn_token_keeps_its_q_before_tokens_that_were_not_drawn() -> None:
+    """Else what becomes of it would depend on what was drafted after it."""
+    desk = Desk()
+    drafted = desk.draft
+
+    async def draft(k: int, **asked: Any) -> Proposal:
+        proposal = await drafted(k, **asked)
+        assert proposal.ids is not None
+        drawn = proposal.ids[0] == 0
+        return replace(proposal, q=tuple({i: 0.5} for i in proposal.ids) if drawn else None)
+
+    desk.draft = draft  # type: ignore[method-assign]
+    made: Any = desk
+    flights = Flights(made, 2)
+    first = asyncio.create_task(flights.next())
+    await settle()
+    desk.reply(1)
+    assert (await first).proposal.q == ({0: 0.5}, {1: 0.5}, None, None)
     await flights.aclose()
 
 

@@ -88,6 +88,16 @@ def _swap(data: dict[str, Any]) -> None:
     a["index"] = b["index"]
 
 
+def _strange(data: dict[str, Any]) -> None:
+    """The target's own token is one that no vocabulary has."""
+    choice = data["choices"][0]
+    choice["logprobs"]["tokens"] = ["token_id:1000000"]
+    for entry in choice["prompt_logprobs"][-4:]:
+        best = max(entry, key=lambda name: float(entry[name]["logprob"]))
+        if len(entry) > 1:
+            entry["1000000"] = entry.pop(best)
+
+
 LIES: list[tuple[str, str, Lie]] = [
     ("prompt_logprobs", "generated only", lambda d: d["choices"][0].pop("prompt_logprobs")),
     ("prompt_logprobs", "none", lambda d: d["choices"][0].update(prompt_logprobs=None)),
@@ -96,6 +106,8 @@ LIES: list[tuple[str, str, Lie]] = [
     ("prompt_logprobs", "nulls", _each(None)),
     ("prompt_logprobs", "fewer", lambda d: _prompt(d).pop()),
     ("prompt_logprobs", "more", lambda d: _prompt(d).append(_prompt(d)[-1])),
+    ("prompt_logprobs", "nothing probable", _each(-20.0)),
+    ("prompt_logprobs", "no token of the model's", _strange),
     ("generate", "generated only", lambda d: d["meta_info"].pop("input_token_logprobs")),
     ("generate", "shifted", lambda d: _input(d).insert(0, _input(d).pop())),
     ("generate", "shifted values", _shift_values),

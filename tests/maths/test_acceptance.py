@@ -83,6 +83,7 @@ def test_visible(top, sampling, expected):
         pytest.param(logs(0.7, 0.4), id="sum above 1"),
         pytest.param([(0, -1.0), (0, -2.0)], id="an id twice"),
         pytest.param([(0, -math.inf)], id="all impossible"),
+        pytest.param([(0, -720.0), (1, -721.0)], id="a best one that no vocabulary allows"),
         pytest.param(logs(0.5, 0.2, 0), id="0 is listed while mass is missing"),
     ],
 )

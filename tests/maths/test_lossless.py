@@ -182,6 +182,34 @@ def test_a_bias_that_is_not_heeded():
     assert excess(answers(target, bad, by_rules(target)), UNCUT) < 1
 
 
+def drawn_in_part(target, whole: bool):
+    """The second token is drawn after an even first one and a point mass after an odd one."""
+    third = {c: next(iter(greedy(c))) for c in range(V)}
+
+    def check(drafted, contexts, q, rng):
+        drafted, q = list(drafted), list(q)
+        if len(drafted) > 1 and drafted[0] % 2:
+            drafted[1], q[1] = third[drafted[0]], None
+            q = None if whole else q
+        positions = [target.evidence(c, x) for c, x in zip(contexts, drafted, strict=True)]
+        going = judging(drafted, positions, q, target.sampling, BIAS, rng)
+        found = step(going)
+        while not isinstance(found, Outcome):
+            found = step(going, target.answer(found, contexts[found.position]))
+        # ``answers`` has the draft that it made: what stands is told as the target's own.
+        if found.accepted == 2 and found.token is None:
+            return Outcome(1, drafted[1], "rejected")
+        return found
+
+    return check
+
+
+def test_a_draft_that_is_drawn_in_part():
+    """Each token is judged by its own q, whatever came after it."""
+    target = Target(CUT[2], n=20)
+    assert excess(answers(target, bad, drawn_in_part(target, whole=False)), CUT[2]) < 1
+
+
 # Wrong on purpose: each must fail the same check clearly.
 
 
@@ -284,6 +312,11 @@ def one_seed_for_all_lanes(target):
     return wrong
 
 
+def forgets_q(target):
+    """A drawn token counts as a point mass because a later one is none."""
+    return drawn_in_part(target, whole=True)
+
+
 @pytest.mark.parametrize(
     ("wrong", "sampling"),
     [
@@ -295,6 +328,7 @@ def one_seed_for_all_lanes(target):
         (keeps_every_tail_draw, COLD),
         (one_coin_for_all_positions, UNCUT),
         (one_seed_for_all_lanes, UNCUT),
+        (forgets_q, UNCUT),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )

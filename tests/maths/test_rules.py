@@ -173,6 +173,23 @@ def test_a_banned_answer_is_asked_for_again():
     assert len(asked) == 3 and found == Outcome(0, 9, "rejected")
 
 
+def test_draws_that_belie_the_evidence_are_refused():
+    """Nothing but banned tokens, or one token over and over, for longer than chance has it."""
+    going = judging([0], [seen(0, 0.5, 0.3)], None, ONE, BIAS, Coins(0.95))
+    found = step(going)
+    with pytest.raises(ValueError, match=r"93 draws in a row .* is 0\.8000"):  # .8^93 < 1e-9
+        for _ in range(93):
+            found = step(going, [Drawn(1)])
+    assert found == TailDraw(0, (0, 1), False)
+
+    evidence, q = [Evidence.of([], math.log(0.1), ONE)], [{0: 0.2, 1: 0.8}]
+    going = judging([0], evidence, q, ONE, DRAWS, Coins(0.9, *[0.9] * 99))
+    step(going)
+    with pytest.raises(ValueError, match="token 1 was drawn over and over"):
+        for _ in range(99):
+            step(going, [Drawn(1, math.log(0.5))] * 4)
+
+
 def test_self_rejection_keeps_what_the_draft_underrates():
     """Rule 2: draws are kept with 1 - q/p, a batch at a time, the rest of a batch unused."""
     q = [{0: 0.8, 1: 0.2, 2: 0.0}]

@@ -184,6 +184,18 @@ def test_fanout_does_not_know_an_unlisted_drafts_probability() -> None:
     assert view.positions == (Position(NOT, None, tuple(shapes.top(0, N))),)
 
 
+def test_an_end_behind_unreadable_tokens_is_not_believed() -> None:
+    """Halves of a character, then the end: the character would be lost if the answer ended here."""
+    said = {"tokens": ["\ufffd", "\ufffd", "</s>"], "token_logprobs": [-0.9] * 3,
+            "top_logprobs": [{"a": -0.5}] * 3}  # fmt: skip
+    choice = {"text": "é", "logprobs": said, "finish_reason": "stop", "index": 0}
+    asked = Ask("m", "", text="It", max_tokens=8)
+    view = DIALECTS["echo"].view({"choices": [choice]}, asked, 0.0)
+    assert (view.bonus, view.finish) == ((), None)
+    sample = DIALECTS["fanout"].view({"choices": [choice]}, asked, 0.0).samples[0]
+    assert (sample.tokens, sample.finish) == ((), None)
+
+
 def test_fanout_takes_an_end_without_an_entry() -> None:
     """Some servers show no end token."""
     data = shapes.fanout((PARIS,), N)

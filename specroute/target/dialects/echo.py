@@ -57,7 +57,8 @@ class Echo:
             start = 0
         bonus = entries.generated(found[size:], ask.max_tokens, by_ids=ask.by_ids)
         if not ask.by_ids:
-            bonus = entries.borne_out(bonus, said if isinstance(said, str) else "", finish)
+            said = said if isinstance(said, str) else ""
+            bonus, finish = entries.borne_out(bonus, said, finish)
         return View(
             tuple(
                 entries.position(entry, ask.logprobs, by_ids=ask.by_ids, where=f"entry {i}")

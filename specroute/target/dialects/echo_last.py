@@ -63,7 +63,7 @@ class EchoLast:
             joined, said = joined.lstrip("\ufffd"), str(said).lstrip("\ufffd")
             if not said.startswith(joined):
                 raise BadEvidence("the answer's text does not begin with what was echoed")
-            bonus = entries.borne_out(bonus, said[len(joined) :], finish)
+            bonus, finish = entries.borne_out(bonus, said[len(joined) :], finish)
         before = (usage.prompt_tokens or 0) - (size - start)
         return View(
             tuple(

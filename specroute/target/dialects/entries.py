@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specroute.acceptance.logprobs import LEAST_BEST
 from specroute.target.view import BadEvidence, Position, checked_logprob
 
 Key = int | str
@@ -107,6 +108,11 @@ def ranked(entry: Entry, n: int, *, by_ids: bool, where: str) -> tuple[tuple[Key
             logprob = max(logprob, found[key])
         found[key] = logprob
     best = max(found.values())
+    if best < LEAST_BEST - NEAR:
+        raise BadEvidence(
+            f"the most probable alternative of {where} has the log-probability {best:.2f}, and no "
+            f"vocabulary is so large that none is above {LEAST_BEST:.2f}"
+        )
     if value > best + NEAR:
         raise BadEvidence(f"{where} is more probable than its most probable alternative")
     if by_ids and abs(found.get(own, value) - value) > NEAR:
@@ -134,13 +140,16 @@ def generated(entries: Sequence[Entry], limit: int, *, by_ids: bool) -> tuple[Ke
     return tuple(entry.key(by_ids, f"generated token {i}") for i, entry in enumerate(entries))
 
 
-def borne_out(keys: Sequence[Key], text: str, finish: str | None) -> tuple[Key, ...]:
-    """Generated token strings, if they are the generated text: an end token has a name of its own
-    and no text, and a split character is no string."""
+def borne_out(
+    keys: Sequence[Key], text: str, finish: str | None
+) -> tuple[tuple[Key, ...], str | None]:
+    """(generated token strings, finish), if they are the generated text: an end token has a name of
+    its own and no text, and a split character is no string. What isn't borne out tells nothing, its
+    end included: there was text before it."""
     said = [str(key) for key in keys]
     if finish == "stop" and said and "".join(said) != text:
         said.pop()
-    return tuple(said) if "".join(said) == text else ()
+    return (tuple(said), finish) if "".join(said) == text else ((), None)
 
 
 def border(found: Sequence[Entry], draft: str, before: str, *, whole: bool) -> int:

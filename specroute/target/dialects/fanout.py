@@ -82,7 +82,8 @@ class _Answer:
             self.top = entries.ranked(found[0], ask.logprobs, by_ids=ask.by_ids, where=where)
         self._own = {tokens[0]: float(found[0].logprob)} if found else {}
         if not ask.by_ids:
-            tokens = entries.borne_out(tokens, said if isinstance(said, str) else "", finish)
+            said = said if isinstance(said, str) else ""
+            tokens, finish = entries.borne_out(tokens, said, finish)
         self.sample = Sample(tokens, finish)
 
     def position(self, drafted: entries.Key) -> Position:

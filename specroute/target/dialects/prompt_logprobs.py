@@ -121,7 +121,7 @@ def view_of_chat(
         bonus = entries.generated(
             entries.read(choice.get("logprobs")), ask.max_tokens, by_ids=False
         )
-        bonus = entries.borne_out(bonus, _said(choice, text), finish)
+        bonus, finish = entries.borne_out(bonus, _said(choice, text), finish)
     return View(
         tuple(
             entries.position(entry, ask.logprobs, by_ids=False, where=f"prompt token {i}")

@@ -51,12 +51,13 @@ class Together:
         said = choice.get("text")
         said = said.removeprefix(ask.sent_text) if isinstance(said, str) and ask.draft else said
         made = entries.generated(entries.read(choice.get("logprobs")), ask.max_tokens, by_ids=False)
+        made, finish = entries.borne_out(made, said if isinstance(said, str) else "", finish)
         return View(
             tuple(
                 _position(entry, ask.logprobs, f"prompt token {i}")
                 for i, entry in enumerate(found[start:], start)
             ),
-            entries.borne_out(made, said if isinstance(said, str) else "", finish),
+            made,
             finish,
             Usage.from_wire(data.get("usage")),
             seconds,
