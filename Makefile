@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-live test-frameworks check format bench bench-closed bench-policy docs wheel-test ci clean
+.PHONY: help setup demo test test-live test-frameworks check format bench bench-closed bench-policy bench-faults docs wheel-test ci clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -60,6 +60,14 @@ bench: $(STAMP)  ## Overhead against its peers, drafting speed, speculation agai
 
 bench-closed: $(STAMP)  ## Gains on closed APIs, in seconds and dollars
 	@$(PY) -m bench.closed
+
+# RUNS: how many random requests.
+RUNS ?= 10000
+
+bench-faults: $(STAMP)  ## The fault table beside its peers, a crowd with faults, random runs and what they leave
+	@$(PY) bench/faults.py
+	@$(PY) bench/fault_crowd.py
+	@$(PY) -m tests.faults.runs --runs $(RUNS)
 
 bench-policy: $(STAMP)  ## What the policies win and lose in virtual time, and whether it holds
 	@$(PY) bench/policy.py
