@@ -77,7 +77,7 @@ class Ahead:
                     async for piece in found:
                         if piece.usage is not None:  # Else it was drafted by an earlier call.
                             called, entry.usage = True, piece.usage
-                            entry.estimated = piece.usage.prompt_tokens is None
+                            entry.estimated = piece.estimated
                         if piece.text:
                             yield piece.text
         finally:

@@ -39,6 +39,8 @@ class Proposal:
     """Wall-clock time the drafting took."""
     usage: Usage | None = None
     """What a remote draft's provider counted; ``None`` for drafts that cost no tokens."""
+    estimated: bool = False
+    """``usage`` was counted here: the provider's own count isn't there (yet)."""
 
     def __len__(self) -> int:
         """Drafted tokens; of a text-only proposal 0 without text, else 1."""
@@ -53,7 +55,9 @@ def joined(a: Proposal, b: Proposal) -> Proposal:
     if not b.text and not b.ids:
         ids = a.ids
     q = b.q if not begun else (*a.q, *b.q) if a.q is not None and b.q is not None else None
-    return Proposal(a.text + b.text, ids, q, b.ended, a.seconds + b.seconds, b.usage or a.usage)
+    last = b if b.usage is not None else a
+    seconds = a.seconds + b.seconds
+    return Proposal(a.text + b.text, ids, q, b.ended, seconds, last.usage, last.estimated)
 
 
 def filled(proposal: Proposal, k: int | None) -> bool:

@@ -155,6 +155,7 @@ class RemoteSession:
         if drafter.capabilities.stream_usage:
             body["stream_options"] = {"include_usage": True}
         usage, received, ended = Usage(), 0, False
+        sent_about = len(str(body.get("messages") or body.get("prompt"))) // 4
         strip = [text for text in (sent, held) if text]
         said = ""
         if not committed.text:
@@ -175,15 +176,17 @@ class RemoteSession:
                         received += 1
                         if not committed.text:
                             self._whole = (self._whole or "") + said
-                        yield Proposal(said, usage=Usage(None, received))
+                        yield Proposal(said, usage=Usage(sent_about, received), estimated=True)
                         said = ""
         except LimitReached as error:
             raise DraftError(f"draft {drafter.name!r} was not asked: {error}") from error
         except ProviderError as error:
             raise drafter.backoff.failed(f"draft {drafter.name!r} failed: {error}") from error
         drafter.backoff.succeeded()
-        shown = usage if usage != Usage() else Usage(None, received)
-        yield Proposal(said, ended=ended, usage=shown)
+        if usage == Usage():
+            yield Proposal(said, ended=ended, usage=Usage(sent_about, received), estimated=True)
+        else:
+            yield Proposal(said, ended=ended, usage=usage)
 
     async def aclose(self) -> None:
         self._whole = None

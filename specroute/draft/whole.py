@@ -41,7 +41,7 @@ async def whole(
                 made = joined(made, piece)
                 if made.usage is not None:
                     entry.usage = made.usage
-                    entry.estimated = made.usage.prompt_tokens is None
+                    entry.estimated = made.estimated
                 told(made)
     if made.ids is None and vocabulary is not None and committed.ids is not None:
         ids = in_context(vocabulary, committed.ids, made.text)[:k]

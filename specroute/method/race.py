@@ -70,6 +70,8 @@ async def _contest(session: Session, draft: _Draft) -> AsyncGenerator[Event]:
                     break
                 yield draft.judged(share)
                 session.notes.append(f"the target's answer: {share:.0%} of the words agree")
+            if decided:
+                await draft.aclose()  # It has lost: nothing more of it is paid for.
             ready = len(target) if decided else _alike(target, draft.text)
             if ready > handed or piece.extra:
                 text = target[handed:ready]
@@ -202,5 +204,7 @@ class _Draft:
         )
 
     async def aclose(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        """End it and its upstream; idempotent."""
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])

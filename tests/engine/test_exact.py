@@ -23,6 +23,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("score", "peaked", {"temperature": 1.3, "top_k": 10, "top_p": 0.8}),
     ("score in flight", "peaked", {"temperature": 1.0, "top_k": 6}),
     ("score in flight, drawn", "peaked", {"temperature": 1.3}),
+    ("cascade", "good", {"temperature": 0.7, "top_p": 0.9}),
+    ("cascade", "bad", {"temperature": 1.0}),
     ("prefix", "good", {"temperature": 0.7, "top_p": 0.9}),
     ("prefix", "bad", {"temperature": 1.0}),
     ("prefix", "peaked", {"temperature": 1.3}),

@@ -45,10 +45,17 @@ async def test_a_draft_that_begins_alike_is_the_answer(stream: bool) -> None:
 
 async def test_another_beginning_is_the_targets_answer() -> None:
     """And the draft ends at once."""
-    async with two("race", answers(), OTHER, pace="tpot=2ms", draft_pace="tpot=1ms") as world:
+    long = OTHER * 20
+    async with two(
+        "race", answers(), long, pace="ttft=100ms,tpot=3ms", draft_pace="tpot=4ms"
+    ) as world:
         got = await ask(world.client)
         assert (got.text, got.finish) == (TARGET, "stop")
         assert got.report is not None
+        (left,) = [a for a in got.report.attempts if a.purpose == "draft"]
+        assert left.outcome == "cancelled" and left.estimated
+        assert world.draft.log[0].cancelled
+        assert left.seconds < 0.6 * (got.report.total_s or 0)
         assert any("the target's answer" in note for note in got.report.notes)
         assert world.billed(got.report)
         await quiet(world.draft)
