@@ -25,6 +25,7 @@ from specroute.events import Commit, Event, Handover, RoundDone
 from specroute.method.drafted import Drafted
 from specroute.method.fleet import Fleet, Tempo
 from specroute.method.lane import Lane
+from specroute.method.listen import CONFIRMED
 from specroute.target.stream import Piece
 from specroute.types import Exactness, Usage
 
@@ -35,6 +36,8 @@ LANES = 3
 """Lanes beside the plain stream, where the plan leaves them open."""
 FRUITLESS = 6
 """Drafts in a row whose lanes all failed, after which a request starts no more."""
+MOST_AHEAD = 512
+"""Tokens that are drafted ahead of the leading stream at most."""
 BROKEN = 3
 """Lanes that broke, after which it starts no more: the server doesn't want as many calls."""
 RETOKENISED = "retokenised: a lane's beginning was cut into tokens by its server"
@@ -168,7 +171,7 @@ class _Race:
             return
         scale, now = self._scale, self.session.clock()
         place = draft.place if draft is not None and draft.loose else _position(self.session)
-        while draft is not None and len(fleet.lanes) < fleet.most:
+        while draft is not None and len(fleet.lanes) < fleet.most and self._confirmed(draft):
             start = fleet.next_start(self.lead, place, now, scale)
             cut = draft.cut_from(start - draft.start)
             if cut is None or not self._pays(draft, cut):
@@ -185,7 +188,10 @@ class _Race:
             return
         start = fleet.next_start(self.lead, place, now, scale)
         wanted = start + scale * fleet.spacing * (fleet.most - len(fleet.lanes) + 1)
-        missing = int((wanted - (place if draft is None else draft.end)) / scale)
+        ahead = min(int((wanted - place) / scale), MOST_AHEAD)
+        if session.answer.remaining is not None:
+            ahead = min(ahead, session.answer.remaining)
+        missing = ahead - (0 if draft is None else int((draft.end - place) / scale))
         if draft is not None and missing < fleet.spacing:
             return
         if self.draft_s is None or self.draft_s * missing > (fleet.tempo.tpot_s or 0.0):
@@ -207,7 +213,8 @@ class _Race:
                 await asyncio.wait((coming, self.drafting), return_when=asyncio.FIRST_COMPLETED)
                 if self.drafting.done():
                     self._drafted()
-                    self._fill()
+                    if self.draft is not None:
+                        self._fill()  # Else it is asked again with the next piece.
             return await coming
         finally:
             if not coming.done():
@@ -234,7 +241,7 @@ class _Race:
         draft.grow(proposal)
         self.draft_s = draft.seconds / max(draft.tokens(len(draft)), 1)
         if not len(draft):
-            self.draft = None  # Nothing yet: it is asked again with the next piece.
+            self.draft = None  # Nothing yet.
         elif not draft.catch_up(_tail(session, draft.start, self.by_ids)):
             self._end_draft(rejected=True)
         elif draft.used_up and not self.fleet.lanes:
@@ -247,6 +254,13 @@ class _Race:
             self.draft.ended = True
             if not len(self.draft):
                 self.draft = None
+
+    def _confirmed(self, draft: Drafted) -> bool:
+        """Whether the draft is more than a chance match: one that was looked up in the middle of an
+        answer has to come true for a few tokens first."""
+        if not draft.start or not getattr(self.session.drafter, "free", False):
+            return True
+        return draft.tokens(draft.matched) >= CONFIRMED
 
     def _pays(self, draft: Drafted, cut: int) -> bool:
         """Whether a lane from there is likely enough to be reached, given how far the draft has

@@ -57,6 +57,8 @@ async def _sample(
     depth = 3 if "in flight" in method else 1
     method, options, provider = method.partition(" ")[0], {}, {}
     start = world.vocabulary.encode("<|assistant|>" if by_text else "a")
+    if method == "prefix":  # At a pace at which lanes are there in time.
+        options = {"pace": "tpot=4ms"}
     if by_text:  # A chat API without ids, logprobs or template, at a pace at which lanes are ready.
         options = {"disable": ["completions", "logprobs", "tokenize", "apply_template"],
                    "pace": "tpot=10ms"}  # fmt: skip
@@ -108,7 +110,7 @@ async def _sample(
             await client.warm_up()
             for batch in range(0, n, 16):
                 await asyncio.gather(*map(one, range(batch, min(batch + 16, n))))
-    # Lanes took over in a good part of the answers, and the label says so.
+    # Lanes took over in a good part of the answers; by text the label says so.
     assert not by_text or labels["bounded"] > n / 10, labels
     return then, methods
 
