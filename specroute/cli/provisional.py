@@ -127,6 +127,8 @@ async def _show(
             if first is None and (committed or provisional):
                 first = time.perf_counter() - started
             live.update(Text.assemble(committed, (provisional, "bright_black")))
+    if not console.is_terminal:
+        console.print()  # On one, the screen's own end is a line's end.
     total = time.perf_counter() - started
     return committed, first if first is not None else total, total
 
