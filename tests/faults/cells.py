@@ -42,6 +42,8 @@ class Setup:
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
     drafts: bool = True
+    wrong: float = 0.2
+    """The share of drafted tokens that are not the answer's."""
     warm: bool = False
     """Calibrate first: the policy would do it beside the request."""
 
@@ -58,7 +60,14 @@ SETUPS: dict[str, Setup] = {
     },
     "score/sampled": Setup(_fixed("score"), {"score": ["echo"]}, {"temperature": 1}),
     "prefix": Setup(_fixed("prefix", lanes=2)),
+    "score/in flight": Setup(_fixed("score", rounds_in_flight=3), {"score": ["echo"]}),
     "predict": Setup(_fixed("predict")),
+    "cascade": Setup(_fixed("cascade"), {"score": ["echo"]}),
+    # The toy model judges with its one answer, which is no judgement: the draft is never taken.
+    "judge": Setup(_fixed("judge", exactness="heuristic")),
+    # A race may answer with the draft.
+    "race": Setup(_fixed("race", exactness="heuristic"), wrong=0),
+    "hedge": Setup(_fixed("hedge", hedge=1)),
     "balanced": Setup({"preset": "balanced"}, warm=True),
 }
 
@@ -133,7 +142,7 @@ async def world(
     setup: Setup,
     *rules: Rule,
     spare: Sequence[Rule] | None = None,
-    wrong: float = 0.2,
+    wrong: float | None = None,
     timeouts: Mapping[str, float] = PATIENT,
     pace: str = "",
     max_retries: int = 1,
@@ -168,7 +177,7 @@ async def world(
         client = await stack.enter_async_context(
             AsyncSpecRoute(config=config, max_retries=max_retries, on_report=reports.append)
         )
-        drafter = EchoDrafter(SPEC, wrong=wrong, seed=seed)
+        drafter = EchoDrafter(SPEC, wrong=setup.wrong if wrong is None else wrong, seed=seed)
         if setup.drafts:
             router = client.router
             router.speculation = Speculator(

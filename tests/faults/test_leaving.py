@@ -62,7 +62,7 @@ async def test_a_reader_leaves(setup: str, how: str) -> None:
     it is under way at the server, and the report books every request that was made."""
     best = 9.0
     for _ in range(3):
-        async with world(SETUPS[setup], pace=PACE, wrong=0.1) as made:
+        async with world(SETUPS[setup], pace=PACE) as made:
             best = min(best, await leave(made, how, 3))
             await until(lambda: made.reports)
             seen = [r for r in made.servers[0].requests if not r.path.endswith("tokenize")]

@@ -14,15 +14,16 @@ AT_ONCE = 6
 """Cells that run beside each other: they mostly wait."""
 
 
-CALLS = {"plain": 1, "predict": 2, "balanced": 2}
+FULL = ("plain", "score/echo", "prefix", "predict")
+CALLS = {"plain": 1, "predict": 2, "balanced": 2, "judge": 3, "race": 3, "hedge": 2}
 """At which of a request's calls the faults come; they move from call to call."""
 
 
 def cells(setup: str, stream: bool, *, spare: bool) -> list[Cell]:
-    """One for each fault: once with one target, from then on with a healthy one behind it (there,
-    half of them streamed and the others whole)."""
+    """One for each fault: once with one target, from then on with a healthy one behind it. Where
+    it is not ``FULL``, half of them are streamed and the others whole."""
     calls = CALLS.get(setup, 6)
-    chosen = faults.EVERY[stream::2] if spare else faults.EVERY
+    chosen = faults.EVERY if setup in FULL and not spare else faults.EVERY[stream::2]
     return [
         Cell(setup, stream, fault, nth=1 + i % calls, once=not spare, spare=spare)
         for i, fault in enumerate(chosen)
