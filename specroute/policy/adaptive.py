@@ -33,6 +33,8 @@ _TRIAL_K = (2, 16)
 """The smallest and the largest K of a trial."""
 _HARD = ("the deadline", "the most it may cost")
 """Limits that no trial may break either, whatever it may turn out to be."""
+_BY_FAR = 1.5
+"""A plan that exceeds a limit by more than this isn't looked at again with drawn figures."""
 _SHORT_OF = 0.01
 """By how much the mean is kept below max_cost_ratio."""
 _STICK = 0.98
@@ -60,6 +62,17 @@ class _Choice:
     trial: bool = False
     strays: float = 0.0
     """J expected beyond the best choice's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """A plan that keeps no limit: which, and by how many times it is exceeded at least."""
+
+    limit: str
+    by: float
+
+    def __str__(self) -> str:
+        return self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +159,9 @@ class Adaptive:
         account = ask.account
         risk = account.risk(plain_j)
         last = account.last == (candidate.target, candidate.method, candidate.drafter)
-        chance = self._offer(candidate, drawn(seen, rng), ask, plain)
+        chance: tuple[Offer, Objective] | _Broken | None = None
+        if not (isinstance(found, _Broken) and _hopeless(found, seen)):
+            chance = self._offer(candidate, drawn(seen, rng), ask, plain)
         sort = self.objective.j(chance[0].forecast) if isinstance(chance, tuple) else math.inf
         gain, said, j = 0.0, f"{_named(candidate)} would break {found}", math.inf
         if isinstance(found, tuple):
@@ -159,7 +174,7 @@ class Adaptive:
                 return _Choice(sort, candidate, offer, objective, j, gain)
             if wins:
                 return gain, f"{_named(candidate)} has lately lost more than its figures say"
-        elif found in _HARD:
+        elif found.limit in _HARD:
             return gain, said
         if isinstance(chance, tuple) and sort < plain_j / self.min_speedup:
             offer, objective = chance
@@ -170,7 +185,7 @@ class Adaptive:
 
     def _offer(
         self, candidate: Candidate, seen: Snapshot, ask: Ask, plain: Forecast
-    ) -> tuple[Offer, Objective] | str | None:
+    ) -> tuple[Offer, Objective] | _Broken | None:
         """The best offer that keeps every limit and the objective whose K it has; the limit that
         all would break; ``None`` where the figures don't suffice."""
         offer = FORECASTS[candidate.method](seen, ask, self.objective)
@@ -180,7 +195,7 @@ class Adaptive:
         if broken is None:
             return offer, self.objective
         if broken in _HARD or offer.forecast.dollars is None:
-            return broken
+            return _Broken(broken, 1.0)
         # The limit's own side alone, then what lies between: few plans get past the first.
         found: tuple[Offer, Objective] | None = None
         for weight in _WEIGHTS if broken.startswith("max_cost") else _LIGHTER:
@@ -190,7 +205,10 @@ class Adaptive:
             if offer is None or self._breaks(offer.forecast, plain, ask) is not None:
                 break
             found = offer, objective
-        return found or broken
+        if found is not None:
+            return found
+        by = self.objective.excess(offer.forecast, plain) if offer is not None else 1.0
+        return _Broken(broken, by)
 
     def _breaks(self, forecast: Forecast, plain: Forecast, ask: Ask) -> str | None:
         """The limit that a plan would break, in a few words."""
@@ -371,6 +389,13 @@ class Adaptive:
             return 1.0
         own = min(view.rounds, 8)
         return (own * view.verify_s / usual + _POOLED_ROUNDS) / (own + _POOLED_ROUNDS)
+
+
+def _hopeless(broken: _Broken, seen: Snapshot) -> bool:
+    """Whether no draw would bring a plan within its limit: one that is exceeded by far, and not
+    for want of knowing what the server caches."""
+    unknown = seen.round_cached is None and seen.usd_cached is not None
+    return broken.by > _BY_FAR and not unknown
 
 
 def _named(candidate: Candidate) -> str:

@@ -123,16 +123,21 @@ def best_round(
     else:
         found = Reach(rates(figures.acceptance, own, strength=OWN_STRENGTH))
     survival = found.upto(min(most, _AHEAD))
-    seconds, j, tokens, k, before = base, base + asked, 1.0, 0, 1.0
+    seconds, j, tokens, k = base, base + asked, 1.0, 0
+    marginal = each + dollars_each
     while k < most:
         if k == len(survival):
             survival = found.upto(min(most, 2 * k))
         s = survival[k]
-        took = each + before * drawing if drawing else each
-        marginal = took + dollars_each
+        if drawing:
+            drawn = drawing * (survival[k - 1] if k else 1.0)
+            marginal = each + drawn + dollars_each
+            seconds += drawn
         if k and s * j <= marginal * tokens:
+            seconds -= drawn if drawing else 0.0
             break
-        seconds, j, tokens, k, before = seconds + took, j + marginal, tokens + s, k + 1, s
+        j, tokens, k = j + marginal, tokens + s, k + 1
+    seconds += k * each
     return Round(k, seconds, tokens, j, 1.0 + k if figures.prompt_per_token else 1.0)
 
 

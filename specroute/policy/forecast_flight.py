@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from specroute.measure import Acceptance, Snapshot
 from specroute.policy.base import Ask
-from specroute.policy.chance import Drawn, rates
+from specroute.policy.chance import Reach, rates, reach
 from specroute.policy.forecast import OWN_STRENGTH, Round, round_seconds
 from specroute.policy.forecast import score as one_at_a_time
 from specroute.policy.objective import Forecast, Objective
@@ -24,6 +23,10 @@ DEPTHS = (2, 3, 4, 6)
 KS = (2, 4, 8, 16, 32)
 HORIZON = 96
 """Tokens of a run that are reckoned with."""
+NEGLIGIBLE = 0.04
+"""Chances of reaching a token that are left out."""
+DEAR = 8.0
+"""A further request that is billed at more than so many times what one takes never pays."""
 GAIN = 0.95
 """A deeper pipeline has to bring this much: it loads the server more than is billed."""
 
@@ -45,6 +48,9 @@ def rounds(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
         return single
     tokens = ask.answer_tokens(figures)
     context = ask.context + tokens / 2
+    base, _ = round_seconds(figures, context)
+    if objective.weigh(figures.usd_round_prompt) * context > DEAR * base:
+        return single
     found = best_flight(figures, context, objective)
     usd_in, usd_out = figures.usd_in, figures.usd_out
     if found is None or usd_in is None or usd_out is None:
@@ -78,22 +84,28 @@ def best_flight(
     base, per_token = round_seconds(figures, context)
     asked = objective.weigh(figures.usd_round_prompt) * context + objective.weigh(figures.usd_out)
     usd_in = objective.weigh(figures.usd_in)
-    z = figures.acceptance.z if isinstance(figures.acceptance, Drawn) else 0.0
-    survival, reach = [1.0], 1.0
-    for rate in islice(rates(figures.acceptance, own, z=z, strength=OWN_STRENGTH), HORIZON):
-        reach *= rate
-        survival.append(reach)
+    if own is None:
+        found = reach(figures.acceptance)
+    else:
+        found = Reach(rates(figures.acceptance, own, strength=OWN_STRENGTH))
+    survival = [1.0, *found.until(NEGLIGIBLE, HORIZON)]
     tokens = sum(survival)
-    best: Flight | None = None
+    best: tuple[float, int, int, float, float] | None = None
     for k in KS:
         if k > most:
             break
-        took = (base + per_token * k) * timed
+        took, drafting, each = (base + per_token * k) * timed, k * draft_s, asked + usd_in * k
         further = sum(survival[k::k])
         for depth in depths:
-            seconds = k * draft_s + took + further * max(k * draft_s, took / depth)
-            prompts = further + depth
-            j = seconds + prompts * (asked + usd_in * k)
-            if best is None or j < best.run.j:
-                best = Flight(depth, Round(k, seconds, tokens, j, prompts))
-    return best
+            apart = took / depth
+            drafts = drafting >= apart
+            seconds = drafting + took + further * (drafting if drafts else apart)
+            j = seconds + (further + depth) * each
+            if best is None or j < best[0]:
+                best = j, k, depth, seconds, further + depth
+            if drafts:  # The drafter is as slow already: more in flight gain nothing.
+                break
+    if best is None:
+        return None
+    j, k, depth, seconds, prompts = best
+    return Flight(depth, Round(k, seconds, tokens, j, prompts))

@@ -50,3 +50,13 @@ class Objective:
         if forecast.dollars > self.max_cost_ratio * plain.dollars:
             return f"max_cost_ratio = {self.max_cost_ratio:g}"
         return None
+
+    def excess(self, forecast: Forecast, plain: Forecast) -> float:
+        """By how many times a plan exceeds the ratio it exceeds most; 1 or less where it keeps
+        both."""
+        found = 0.0
+        if self.max_latency_ratio and plain.seconds:
+            found = forecast.seconds / plain.seconds / self.max_latency_ratio
+        if self.max_cost_ratio and forecast.dollars is not None and plain.dollars:
+            found = max(found, forecast.dollars / plain.dollars / self.max_cost_ratio)
+        return found

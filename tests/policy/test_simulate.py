@@ -127,8 +127,8 @@ def test_policies_replay_a_trace(tmp_path: Path) -> None:
     plain = plain_outcome(world, world.targets[0])
     outcome = run(world, make_policy(parse_policy("latency"))[0])
     _, least = best(fixed_plans(world), 0, world.requests)
-    assert sum(outcome.seconds) < 0.8 * sum(plain.seconds)
-    assert sum(outcome.seconds) / world.requests >= 0.95 * least
+    assert sum(outcome.seconds) < 0.5 * sum(plain.seconds)
+    assert sum(outcome.seconds) / world.requests < 1.1 * least
 
 
 @pytest.mark.parametrize(
