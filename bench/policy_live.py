@@ -57,6 +57,8 @@ class Relay:
         ways = [self._forward(reader, back), self._forward(there, writer)]
         try:
             await asyncio.gather(*ways)
+        except (asyncio.CancelledError, ConnectionError):
+            pass
         finally:
             back.close()
             writer.close()

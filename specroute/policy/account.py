@@ -12,7 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CAP = 1.5
-"""What the bucket holds at most, and at first: so many plain requests."""
+"""What the bucket holds at most: so many plain requests;"""
+START = 0.5
+"""and at first."""
 
 Key = tuple[str | None, str, str | None]
 """A plan's target, method and drafter."""
@@ -57,11 +59,11 @@ class Account:
 
     def risk(self, plain_j: float) -> float:
         """What may be lost now, where a plain request costs ``plain_j``."""
-        return CAP * plain_j if self.allowance is None else self.allowance
+        return START * plain_j if self.allowance is None else self.allowance
 
     def purse(self, plain_dollars: float) -> float:
         """Dollars that may be spent beyond plain's now."""
-        return plain_dollars if self.dollars is None else self.dollars
+        return START * plain_dollars if self.dollars is None else self.dollars
 
     def settle(self, ended: Settled, share: float) -> Account:
         """The account after a request; ``share`` of its plain price is paid in."""

@@ -158,30 +158,43 @@ class Adaptive:
             return 0.0, ""
         account = ask.account
         risk = account.risk(plain_j)
-        last = account.last == (candidate.target, candidate.method, candidate.drafter)
-        chance: tuple[Offer, Objective] | _Broken | None = None
-        if not (isinstance(found, _Broken) and _hopeless(found, seen)):
-            chance = self._offer(candidate, drawn(seen, rng), ask, plain)
-        sort = self.objective.j(chance[0].forecast) if isinstance(chance, tuple) else math.inf
         gain, said, j = 0.0, f"{_named(candidate)} would break {found}", math.inf
         if isinstance(found, tuple):
             offer, objective = found
             j = self.objective.j(offer.forecast)
             gain, said = plain_j / j, _loses(candidate, plain_j / j)
-            wins = j < (plain_j if last else plain_j / self.min_speedup)
-            if wins and risk >= 0:
-                sort = min(sort, 2 * j) * (_STICK if last else 1.0)
+            last = account.last == (candidate.target, candidate.method, candidate.drafter)
+            if j < (plain_j if last else plain_j / self.min_speedup):
+                if risk < 0:
+                    return gain, f"{_named(candidate)} has lately lost more than its figures say"
+                sort = j
+                if account.strayed < self.exploration * account.spent:
+                    sort = min(self._drawn_j(candidate, seen, ask, plain, rng), 2 * j)
+                sort *= _STICK if last else 1.0
                 return _Choice(sort, candidate, offer, objective, j, gain)
-            if wins:
-                return gain, f"{_named(candidate)} has lately lost more than its figures say"
-        elif found.limit in _HARD:
+        elif found.limit in _HARD or _hopeless(found, seen):
             return gain, said
-        if isinstance(chance, tuple) and sort < plain_j / self.min_speedup:
-            offer, objective = chance
-            loss = self._trial_loss(candidate, seen, ask, offer, plain)
-            if self.objective.j(loss) <= risk and self._affords(loss, plain, account):
-                return _Choice(sort, candidate, offer, objective, j, gain, trial=True)
+        if risk > 0:
+            chance = self._offer(candidate, drawn(seen, rng), ask, plain)
+            if isinstance(chance, tuple):
+                offer, objective = chance
+                sort = self.objective.j(offer.forecast)
+                loss = self._trial_loss(candidate, seen, ask, offer, plain)
+                tried = self.objective.j(loss) <= risk and self._affords(loss, plain, account)
+                if sort < plain_j / self.min_speedup and tried:
+                    return _Choice(sort, candidate, offer, objective, j, gain, trial=True)
         return gain, said
+
+    def _drawn_j(
+        self,
+        candidate: Candidate,
+        seen: Snapshot,
+        ask: Ask,
+        plain: Forecast,
+        rng: random.Random,
+    ) -> float:
+        chance = self._offer(candidate, drawn(seen, rng), ask, plain)
+        return self.objective.j(chance[0].forecast) if isinstance(chance, tuple) else math.inf
 
     def _offer(
         self, candidate: Candidate, seen: Snapshot, ask: Ask, plain: Forecast

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from itertools import islice
 
 from specroute.measure import Acceptance, Estimate, Snapshot
@@ -20,6 +20,8 @@ HOPE = 0.85
 """Per-token acceptance assumed where none was measured: optimistic, so that it gets tried."""
 _PSEUDO = 2.0
 """Judged tokens that the rate over all positions counts as, at a position with none."""
+_MOST_KEPT = 64
+"""Survivals kept, so that they needn't be worked out again."""
 _LEAST = 0.1
 """The smallest factor that a round's time is drawn with."""
 _UNTIMED = 0.3
@@ -104,11 +106,26 @@ class Drawn(Acceptance):
         return tuple(found.upto(k)[:k])
 
 
-@lru_cache(128)
+class _Kept(threading.local):
+    """Survivals by the identity of their evidence, one set a thread."""
+
+    def __init__(self) -> None:
+        self.found: dict[int, tuple[Acceptance, Reach]] = {}
+
+
+_kept = _Kept()
+
+
 def reach(acceptance: Acceptance) -> Reach:
     """The survival of one body of evidence, kept: several plans and weights ask for the same."""
-    z = acceptance.z if isinstance(acceptance, Drawn) else 0.0
-    return Reach(rates(acceptance, z=z))
+    kept = _kept.found
+    found = kept.get(id(acceptance))
+    if found is None or found[0] is not acceptance:
+        if len(kept) >= _MOST_KEPT:
+            kept.clear()
+        z = acceptance.z if isinstance(acceptance, Drawn) else 0.0
+        found = kept[id(acceptance)] = (acceptance, Reach(rates(acceptance, z=z)))
+    return found[1]
 
 
 def drawn(figures: Snapshot, rng: random.Random) -> Snapshot:

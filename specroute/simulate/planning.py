@@ -8,6 +8,7 @@ from time import process_time
 
 from specroute.candidates import Candidate
 from specroute.measure import AcceptanceCounts, Snapshot
+from specroute.policy.account import Account
 from specroute.policy.base import Ask, Policy, RoundView
 from specroute.simulate.feed import Feed
 from specroute.simulate.judge import Verdict
@@ -33,7 +34,8 @@ def per_request_and_round(policy: Policy) -> list[Verdict]:
     plan = policy.plan(Ask(500), able, known.__getitem__, rng)
     figures = _of(known, plan.drafter)
     view = RoundView(10, 60, None, own.frozen(), 0.05, 0.004, plan, 560, (8, 5))
-    planning = _best(lambda: policy.plan(Ask(500), able, known.__getitem__, rng))
+    rich = Ask(500, account=Account(allowance=1e3, spent=1e6, yardstick=1e6))  # All is drawn.
+    planning = _best(lambda: policy.plan(rich, able, known.__getitem__, rng))
     next_k = _best(lambda: policy.next_k(view, figures))
     return [
         Verdict(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specroute.candidates import PLAIN, Candidate, Candidates
 from specroute.measure import Acceptance, Pace, Snapshot
-from specroute.policy.account import CAP, Account, Settled
+from specroute.policy.account import START, Account, Settled
 from specroute.policy.adaptive import Adaptive
 from specroute.policy.base import Ask, Forecast, Plan
 from specroute.policy.chance import rates
@@ -151,7 +151,7 @@ def test_losses_stop_speculation(ratios: list[float], share: float) -> None:
         lost += spent - 1.0
         most = max(most, spent - 1.0)
         account = account.settle(Settled(key, spent, 1.0, plain=plain), share)
-    assert lost <= CAP + share * len(ratios) + most + 1e-9
+    assert lost <= START + share * len(ratios) + most + 1e-9
 
 
 def test_the_account_is_kept_in_dollars_too() -> None:
@@ -160,7 +160,7 @@ def test_the_account_is_kept_in_dollars_too() -> None:
     plain = Forecast(4.0, 0.001)
     plan = Plan(Method.SCORE, "a", 4, "")
     account = policy.settle(Account(), plan, Forecast(1.0, 0.0025), plain)
-    assert account.dollars == pytest.approx(0.001 + 0.00109 - 0.0025)
+    assert account.dollars == pytest.approx(0.0005 + 0.00109 - 0.0025)
     dearer = 0
     for usd_in in (1e-7 * 1.03**n for n in range(120)):
         seen = replace(figures(0.9, 0.05, 0.004, 0.04, 4e-5, 400.0), usd_in=usd_in)
