@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         StreamTruncated,
         UnknownModel,
     )
+    from specroute.openai_seam.provisional_stream import ProvisionalStream
     from specroute.provisional import Commit, Done, Provisional, Rollback, SpeculationEvent
-    from specroute.provisional_stream import ProvisionalStream
     from specroute.reporting import Reports, report, reports
     from specroute.types import Report
 
@@ -43,7 +43,7 @@ _HOMES = {
     "Commit": "provisional",
     "Done": "provisional",
     "Provisional": "provisional",
-    "ProvisionalStream": "provisional_stream",
+    "ProvisionalStream": "openai_seam.provisional_stream",
     "Rollback": "provisional",
     "SpeculationEvent": "provisional",
     "Report": "types",

@@ -13,9 +13,13 @@ import httpx2
 import openai
 
 from specroute import errors, openai_errors
-from specroute.drop_in import DropIn
-from specroute.provisional_stream import ProvisionalStream, SyncProvisionalStream, asking
-from specroute.seam import AsyncSeam, SyncSeam
+from specroute.openai_seam.drop_in import DropIn
+from specroute.openai_seam.provisional_stream import (
+    ProvisionalStream,
+    SyncProvisionalStream,
+    asking,
+)
+from specroute.openai_seam.seam import AsyncSeam, SyncSeam
 from specroute.transport import RETRIES, SpecRouteTransport
 
 if TYPE_CHECKING:

@@ -25,19 +25,19 @@ from specroute.http.deadline import Deadline
 from specroute.http.gate import Gate
 from specroute.http.supervisor import Supervisor
 from specroute.itinerary import substitute
-from specroute.legs import other_attempts, text_attempts
 from specroute.limits.ceiling import purse_for
 from specroute.limits.gate import LimitGate
 from specroute.limits.purse import Purse, held
-from specroute.outgoing import forwardable, rewrite
+from specroute.plain.legs import other_attempts, text_attempts
+from specroute.plain.outgoing import forwardable, rewrite
+from specroute.plain.replies import speculated
+from specroute.plain.tally import PlainTally
 from specroute.preview import Preview
 from specroute.recorder import Recorder, Trace
-from specroute.replies import speculated
 from specroute.reporting import FIELD, ReportHandle, register
 from specroute.request import CHAT, COMPLETIONS, Options
 from specroute.routes import Routes
 from specroute.store import MemoryStore, Store, make_store
-from specroute.tally import PlainTally
 from specroute.telemetry import Telemetry, make_telemetry
 from specroute.types import Report
 

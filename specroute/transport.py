@@ -20,7 +20,7 @@ from specroute.errors import SpecRouteError
 from specroute.exchange import OnReport, Reply, ReplyBody, RouterRequest
 from specroute.http import wire
 from specroute.openai_errors import translate
-from specroute.outgoing import RETRY_COUNT
+from specroute.plain.outgoing import RETRY_COUNT
 from specroute.reporting import FIELD, to_wire
 from specroute.router import Router
 

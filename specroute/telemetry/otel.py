@@ -242,7 +242,7 @@ def _finish(span: Span, report: Report) -> None:
         span.set_attribute("specroute.saved_usd", dollars)
     if report.rounds:
         span.set_attribute("specroute.k", report.drafted / report.rounds)
-    span.set_attribute("specroute.attempts", len(report.attempts))
+    span.set_attribute("specroute.plain.attempts", len(report.attempts))
     how = outcome(report)
     span.set_attribute(names.OUTCOME, how)
     if how not in ("ok", "cancelled"):

@@ -17,8 +17,8 @@ from specroute.http.client import Call, HttpClient
 from specroute.http.deadline import UNLIMITED, Deadline
 from specroute.http.events import EventStream
 from specroute.http.sse import SseDecoder, SseEvent
-from specroute.passthrough import PlainStream
-from specroute.tally import PlainTally
+from specroute.plain.passthrough import PlainStream
+from specroute.plain.tally import PlainTally
 from specroute.target import stream
 from specroute.target.view import BadEvidence
 from specroute.types import TargetRef, Usage

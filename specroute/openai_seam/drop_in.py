@@ -16,7 +16,10 @@ import openai
 from openai import NotGiven, not_given
 
 from specroute import errors, openai_errors
-from specroute.client_config import (
+from specroute.config import Config, PolicyConfig, load, parse_policy
+from specroute.exchange import OnReport
+from specroute.http import wire
+from specroute.openai_seam.client_config import (
     PLAIN_ARGUMENTS,
     ConfigSource,
     config_for,
@@ -27,14 +30,11 @@ from specroute.client_config import (
     shown_base_url,
     translated,
 )
-from specroute.config import Config, PolicyConfig, load, parse_policy
-from specroute.exchange import OnReport
-from specroute.http import wire
+from specroute.openai_seam.seam import AsyncSeam, SyncSeam
+from specroute.openai_seam.stream_decoder import StrictDecoder
 from specroute.reloading import Watcher
 from specroute.router import Router
-from specroute.seam import AsyncSeam, SyncSeam
 from specroute.store import Store, make_store
-from specroute.stream_decoder import StrictDecoder
 from specroute.transport import HINT, HINTS, PROVIDER, Hints
 
 if TYPE_CHECKING:

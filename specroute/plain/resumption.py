@@ -21,8 +21,8 @@ from specroute.http.chunks import Encoder
 from specroute.http.deadline import Deadline
 from specroute.http.sse import SseDecoder
 from specroute.method.plain import run as run_plain
+from specroute.plain.tally import PlainTally
 from specroute.request import CHAT, TextRequest
-from specroute.tally import PlainTally
 from specroute.target import templates
 from specroute.target.target import Target
 from specroute.types import Usage

@@ -15,9 +15,9 @@ from specroute.exchange import Reply, ReplyBody, RouterRequest
 from specroute.http import wire
 from specroute.http.client import HttpClient
 from specroute.http.reply import OpenReply
-from specroute.passthrough import PlainStream, Recovery
+from specroute.plain.passthrough import PlainStream, Recovery
+from specroute.plain.tally import PlainTally
 from specroute.reporting import ReportHandle
-from specroute.tally import PlainTally
 
 _JSON = {"content-type": "application/json"}
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8"}

@@ -9,18 +9,18 @@ import random
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from specroute import outgoing
-from specroute.attempts import Attempts, Leg
 from specroute.config import ProviderConfig
 from specroute.errors import ProviderError
 from specroute.exchange import Resolved, RouterRequest
 from specroute.health import Health
 from specroute.http.deadline import Deadline
 from specroute.itinerary import Itinerary
+from specroute.plain import outgoing
+from specroute.plain.attempts import Attempts, Leg
+from specroute.plain.resumption import resumed
+from specroute.plain.tally import PlainTally
 from specroute.request import CHAT, COMPLETIONS
-from specroute.resumption import resumed
 from specroute.routes import Routes
-from specroute.tally import PlainTally
 from specroute.types import TargetRef
 
 

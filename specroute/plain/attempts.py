@@ -23,9 +23,9 @@ from specroute.http.deadline import Deadline
 from specroute.http.faults import Fault
 from specroute.http.reply import OpenReply
 from specroute.itinerary import Itinerary, substitute
-from specroute.outgoing import count_retry
-from specroute.replies import Refusal, answered, refused
-from specroute.tally import PlainTally
+from specroute.plain.outgoing import count_retry
+from specroute.plain.replies import Refusal, answered, refused
+from specroute.plain.tally import PlainTally
 from specroute.types import Exactness, TargetRef
 
 log = logging.getLogger("specroute")

@@ -18,7 +18,7 @@ from specroute.http.gate import Permits
 from specroute.http.mend import Mender, looks_odd
 from specroute.http.reply import OpenReply, truncated
 from specroute.http.sse import SseDecoder, SseEvent
-from specroute.tally import PlainTally
+from specroute.plain.tally import PlainTally
 from specroute.types import Usage
 
 

@@ -18,12 +18,12 @@ from openai import DefaultAsyncHttpxClient
 
 from specroute.config import Config
 from specroute.http.supervisor import Supervisor
-from specroute.loop_thread import Hold, LoopThread
-from specroute.per_loop import PerLoop
+from specroute.openai_seam.loop_thread import Hold, LoopThread
+from specroute.openai_seam.per_loop import PerLoop
+from specroute.openai_seam.threaded import Threaded
 from specroute.reloading import Watcher
 from specroute.router import Router
 from specroute.store import Store
-from specroute.threaded import Threaded
 from specroute.transport import HINTS, Hints, answer
 
 
