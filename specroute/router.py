@@ -109,7 +109,7 @@ class Router:
         models = self.config.models.values()
         if not any(m.drafts or m.policy.params.get("method") == "hedge" for m in models):
             return None
-        from specroute.speculator import Speculator
+        from specroute.speculation.speculator import Speculator
 
         old = None if before is None else before.speculation
         old = old if isinstance(old, Speculator) else None

@@ -20,7 +20,8 @@ from specroute.ledger import booked
 from specroute.method.cascade import evidence
 from specroute.reporting import ReportHandle, new_id, report
 from specroute.request import CHAT, COMPLETIONS, Options
-from specroute.speculator import Scored, Speculator
+from specroute.speculation.scoring import Scored
+from specroute.speculation.speculator import Speculator
 from specroute.types import Report
 
 PLAIN: dict[str, Any] = {"preset": "fixed", "method": "plain"}

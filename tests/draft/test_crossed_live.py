@@ -8,7 +8,7 @@ import pytest
 from specroute import AsyncSpecRoute, report
 from specroute.draft.local import LocalDrafter
 from specroute.reference.running import ReferenceServer
-from specroute.speculator import Speculator
+from specroute.speculation.speculator import Speculator
 from specroute.vocabulary import load_vocabulary
 from tests.support.tiny import TEXT, save_model, save_sentencepiece, save_tokenizer
 

@@ -133,7 +133,7 @@ async def test_an_ngram_draft_joins_when_the_answer_begins_to_repeat_the_prompt(
         ) as client:
             del client.drafter  # type: ignore[attr-defined]
             router = client.router
-            from specroute.speculator import Speculator
+            from specroute.speculation.speculator import Speculator
 
             router.speculation = Speculator(router.config, router.http, router.supervisor)
             got = [await ask(client, prompt=prompt) for _ in range(2)]

@@ -11,7 +11,7 @@ import pytest
 from specroute import AsyncSpecRoute
 from specroute.method.score import UNFINISHED
 from specroute.reference.running import ReferenceServer
-from specroute.speculator import Speculator
+from specroute.speculation.speculator import Speculator
 from tests.engine.answers import TEXT, EchoDrafter, ask, script
 from tests.engine.world import World, chain, speculating
 from tests.support.proxy import Fault, Judge, Proxy

@@ -11,7 +11,7 @@ from typing import Any
 from specroute import AsyncSpecRoute
 from specroute.reference.running import ReferenceServer
 from specroute.reference.script import Script
-from specroute.speculator import Speculator
+from specroute.speculation.speculator import Speculator
 from tests.support.scripted import ScriptVocabulary, TableDrafter
 
 WORDS = [*"abcdefghijklmnopqrstuv", " "]

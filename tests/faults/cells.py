@@ -16,7 +16,7 @@ import openai
 
 import specroute
 from specroute import AsyncSpecRoute, Report
-from specroute.speculator import Speculator
+from specroute.speculation.speculator import Speculator
 from specroute.testing import Fault, FaultServer, On
 from specroute.testing.script import Rule
 from tests.engine.answers import TEXT, EchoDrafter, script

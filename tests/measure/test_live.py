@@ -14,7 +14,7 @@ import pytest
 from specroute import AsyncSpecRoute, report
 from specroute.measured import Kept
 from specroute.reference.running import ReferenceServer
-from specroute.speculator import Speculator
+from specroute.speculation.speculator import Speculator
 from tests.engine.world import World, speculating
 
 WORLD = World()
@@ -97,7 +97,7 @@ async def test_measurements_are_kept_while_the_client_lives(
 ) -> None:
     """Every so often, by a task of the client's."""
     monkeypatch.setenv("SPECROUTE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("specroute.speculator.KEEP_EVERY_S", 0.01)
+    monkeypatch.setattr("specroute.speculation.speculator.KEEP_EVERY_S", 0.01)
     written, write = threading.Event(), Kept.write
 
     def writing(self: Kept, own: dict[str, Any]) -> Path | None:

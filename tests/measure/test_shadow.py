@@ -21,7 +21,7 @@ from specroute.overheard import Heard
 from specroute.reference.running import ReferenceServer
 from specroute.shadow import Finished, Shadow
 from specroute.shadow_rounds import K, matched, rejected
-from specroute.speculator import Speculator
+from specroute.speculation.speculator import Speculator
 from specroute.types import Attempt, Usage
 from tests.engine.world import World, chain, speculating
 

@@ -24,7 +24,7 @@ from specroute import AsyncSpecRoute
 from specroute.config import TelemetryConfig, parse
 from specroute.reference.running import ReferenceServer
 from specroute.router import Router
-from specroute.speculator import Speculator
+from specroute.speculation.speculator import Speculator
 from specroute.store import MemoryStore
 from specroute.telemetry import make_telemetry
 from specroute.telemetry.make import LogOnly

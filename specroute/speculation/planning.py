@@ -1,0 +1,159 @@
+"""Which plan a request gets: its policy is asked, with what is possible and what was measured.
+
+Knows the policies in use and their accounts. Opens nothing and calls nobody.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+from specroute.candidates import Candidate, Candidates, Judge, Trust, candidates
+from specroute.config import (
+    Config,
+    ModelConfig,
+    PolicyConfig,
+)
+from specroute.limits.purse import current
+from specroute.measure import Measurements, Snapshot
+from specroute.meter import priced
+from specroute.policy.account import Account
+from specroute.policy.base import Accounting, Ask, Forecast, Plan, Policy
+from specroute.policy.make import make_policy
+from specroute.pool import Pool
+from specroute.reporting import ReportHandle
+from specroute.request import TextRequest
+from specroute.session import (
+    measured_as,
+)
+from specroute.target.target import Target
+from specroute.types import Exactness, Method, Report
+
+_MOST_POLICIES = 256
+"""Policies that are kept (requests may bring their own),"""
+_MOST_ACCOUNTS = 4096
+"""and traffic classes of each."""
+
+
+@dataclass(slots=True)
+class Chosen:
+    """A policy, the loosest label it allows, and its accounts by (target, traffic class)."""
+
+    policy: Policy
+    floor: Exactness
+    accounts: dict[tuple[str, str], Account] = field(default_factory=dict)
+
+
+class Planning:
+    """Shared by all requests of a client."""
+
+    def __init__(self, config: Config, pool: Pool, measurements: Measurements) -> None:
+        self._policies: dict[object, Chosen] = {}
+        self._pool = pool
+        self._measurements = measurements
+        self._rng = random.Random()
+        for model in config.models.values():
+            self.policy(model.policy)  # A policy that can't be is an error now, not later.
+
+    def options(
+        self,
+        request: TextRequest,
+        target: Target,
+        model: ModelConfig,
+        policy: Policy,
+        floor: Exactness,
+        resting: bool,
+    ) -> Candidates:
+        trust = trust_in(target)
+        if resting:
+            trust = replace(trust, scoring="refused")
+        lossy = policy.lossy if floor is Exactness.HEURISTIC else None
+        loose = getattr(policy, "loose", False)  # A policy of one's own needn't know of it.
+        found = candidates(request, target.capabilities, model.drafts, trust, lossy, loose)
+        return found.at_least(floor)
+
+    def plan(
+        self,
+        handle: ReportHandle,
+        request: TextRequest,
+        target: Target,
+        model: ModelConfig,
+        chosen: Chosen,
+        options: Candidates,
+        traffic: str,
+    ) -> Plan:
+        price = self._pool.price_of(str(target.ref))
+        context = request.about_tokens
+
+        def figures(candidate: Candidate) -> Snapshot:
+            how = measured_as(candidate.method, options.judge_of(candidate.method))
+            found = self._measurements.snapshot(
+                str(target.ref), candidate.drafter or "", traffic, how, prompt_tokens=context
+            )
+            each = candidate.method is Method.SCORE and options.judge is Judge.DRAWS
+            found = replace(found, context=context, prompt_per_token=each)
+            return self._pool.draft_priced(priced(found, price), candidate.drafter)
+
+        account = chosen.accounts.get((str(target.ref), traffic), Account())
+        purse = current.get()
+        dollars = None if purse is None else purse.left
+        ask = Ask(context, request.max_tokens, dollars=dollars, account=account)
+        plan = chosen.policy.plan(ask, options, figures, self._rng)
+        how = measured_as(Method.SCORE, options.judge)
+        for name in model.drafts:
+            tried = plan.method is not Method.PLAIN and plan.drafter == name
+            self._measurements.planned(str(target.ref), name, traffic, tried=tried, how=how)
+        if plan.plain is not None and plan.predicted is not None:
+            handle.update(
+                predicted_s=plan.predicted.seconds,
+                predicted_usd=plan.predicted.dollars,
+                plain_s=plan.plain.seconds,
+                plain_usd=plan.plain.dollars,
+            )
+        if isinstance(chosen.policy, Accounting):
+            handle.on_finish(
+                lambda report: self._settle(report, chosen, plan, (str(target.ref), traffic))
+            )
+        return plan
+
+    def _settle(self, report: Report, chosen: Chosen, plan: Plan, key: tuple[str, str]) -> None:
+        """Enter what a request took into its policy's account."""
+        took, tokens = report.total_s, report.completion_tokens
+        if not report.complete or took is None or tokens is None or report.plain_s is None:
+            return
+        if not isinstance(chosen.policy, Accounting):
+            return
+        spent, plain = Forecast(took, report.cost_usd), Forecast(report.plain_s, report.plain_usd)
+        if spent.dollars is None or plain.dollars is None:
+            spent, plain = Forecast(took), Forecast(plain.seconds)
+        account = chosen.accounts.get(key, Account())
+        chosen.accounts[key] = chosen.policy.settle(account, plan, spent, plain)
+        if len(chosen.accounts) > _MOST_ACCOUNTS:
+            chosen.accounts.pop(next(iter(chosen.accounts)))
+
+    def policy(self, config: PolicyConfig) -> Chosen:
+        key = (config.preset, *sorted(config.params.items()))
+        found = self._policies.get(key)
+        if found is None:
+            found = self._policies[key] = Chosen(*make_policy(config))
+            if len(self._policies) > _MOST_POLICIES:
+                self._policies.pop(next(iter(self._policies)))
+        return found
+
+
+def trust_in(target: Target) -> Trust:
+    """What of a target's evidence may be used, as a frozen value."""
+    learned = target.learned
+    dialect, sampler = learned.dialect, learned.sampler
+    return Trust(
+        scoring=learned.scoring,
+        reason=learned.reason,
+        evidence=dialect[1] if dialect else None,
+        argmax=dialect[0].shows.argmax if dialect else False,
+        top_n=dialect[0].shows.top_n if dialect else False,
+        draws=sampler[1] if sampler else None,
+        draw_logprobs=learned.draw_logprobs,
+        no_draws=learned.no_draws,
+        by_ids=target.by_ids,
+        prediction_refused=learned.prediction_refused,
+    )
