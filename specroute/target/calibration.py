@@ -2,7 +2,8 @@
 
 Finds servers that ignore echo, shift it by one, penalise repetition by default, report
 log-probabilities after temperature, or render another prompt than the one we send; those are not
-scored on. Costs one short chat call and one scoring call a dialect, per (host, model) and client.
+scored on. Costs one short chat call, one scoring call a dialect and, where penalties are looked
+for, two calls of one token, per (host, model) and client.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from specroute.request import CHAT, COMPLETIONS, TextRequest
 from specroute.target import templates
 from specroute.target.dialects import Dialect, Form, agreement, dialects_of, entries
 from specroute.target.learned import says_nothing
+from specroute.target.penalties import penalised
 from specroute.target.scoring import score
 from specroute.target.view import BadEvidence, checked_logprob
 from specroute.types import Usage
@@ -50,7 +52,8 @@ async def calibrate(
         if learned.calibrated or learned.resting(deadline.clock()):
             return
         log.info(
-            "calibrating %s: one call of about %d generated tokens, one scoring call a dialect",
+            "calibrating %s: one call of about %d generated tokens, one scoring call a dialect, "
+            "two calls of one token",
             target.ref,
             max(TOKENS, target.capabilities.min_max_tokens),
         )
@@ -108,6 +111,12 @@ async def _calibrate(
             learned.sampler = (dialect, form)
         else:
             learned.dialect = (dialect, form)
+    if learned.dialect is not None and prompt.ids is not None and said.ids is not None:
+        problem = await penalised(target, prompt.ids, said.ids, book, deadline)
+        if problem:
+            learned.refused[learned.dialect[0].name] = problem
+            learned.dialect = None
+            why.append(problem)
     learned.draw_logprobs = caps.logprobs == "raw" and learned.dialect is not None
     trusted = learned.dialect or learned.sampler
     learned.reason = "" if trusted else "; ".join(dict.fromkeys(why)) or NO_DIALECT

@@ -12,7 +12,7 @@ from specroute.reference.running import ReferenceServer
 from tests.engine.answers import TEXT, EchoDrafter, ask, script
 from tests.engine.test_faults import through
 from tests.engine.world import World, chain, speculating
-from tests.support.proxy import Fault
+from tests.support.proxy import Fault, Proxy
 
 NO_IDS = {"id_prompts": False, "template": "apply-template"}
 
@@ -91,6 +91,36 @@ async def test_a_server_that_makes_something_else_of_the_request_is_not_scored_o
             assert got.report is not None
             assert got.report.method == "plain"
             assert said.partition(" 37")[0] in got.report.plan_reason
+
+
+@pytest.mark.parametrize("penalises", [True, False])
+async def test_a_penalty_that_no_logprob_shows_is_found_out(penalises: bool) -> None:
+    """As vLLM applies a model folder's repetition_penalty, with raw log-probabilities: of two
+    tokens that are equally wanted the server then says the one that wasn't said before."""
+
+    def judge(path: str, body: Mapping[str, Any], n: int) -> Fault | None:
+        bias = body.get("logit_bias") or {}
+        if not (bias and penalises):
+            return None
+        _, new = sorted(map(int, bias), key=lambda token: token not in body["prompt"])
+        assert new not in body["prompt"]
+
+        def penalised(data: Any) -> None:
+            data["choices"][0]["logprobs"]["tokens"] = [f"token_id:{new}"]
+
+        return Fault("edit", value=penalised)
+
+    world = World()
+    with ReferenceServer(world.spec) as server:
+        async with Proxy(server.base_url, judge) as proxy:
+            provider = {"capabilities": {"score": ["echo"]}, "base_url": proxy.base_url}
+            async with speculating(world, server, provider=provider) as client:
+                got = await ask(client, max_tokens=12)
+                assert got.report is not None
+                assert got.report.method == ("plain" if penalises else "score")
+                assert ("less likely by a default" in got.report.plan_reason) is penalises
+                lifted = [body for _, body in proxy.asked if "logit_bias" in body]
+                assert len(lifted) == 1
 
 
 async def test_scaled_logprobs_are_found_out_or_harmless() -> None:
