@@ -57,7 +57,8 @@ def load(base_url: str, model: str) -> tuple[list[dict[str, Any]], float] | None
     entry = _read(where / "probes.json").get(server_key(base_url, model))
     if not isinstance(entry, dict) or not isinstance(entry.get("findings"), list):
         return None
-    age = time.time() - float(entry.get("at", 0))
+    at = entry.get("at")
+    age = time.time() - (at if isinstance(at, int | float) else 0)
     return (entry["findings"], age) if age <= MAX_AGE_S else None
 
 

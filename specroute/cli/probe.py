@@ -22,7 +22,7 @@ def probe(
         list[str] | None, typer.Option("-c", help="a.b=value, laid over the config.")
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="The model's tokenizer: a folder or hub id.")
+        str | None, typer.Option(help="The model's tokenizer, a folder or hub id [the config's].")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
     keep: Annotated[bool, typer.Option(help="Keep the result and use it over the profile.")] = True,
@@ -70,6 +70,8 @@ async def _probe(
     provider = provider_for(config, ref.provider)
     profile = load_profile(provider.profile)
     says = capabilities_for(profile, provider, ref.model)
+    named = (m.tokenizer for m in config.models.values() if ref in m.targets and m.tokenizer)
+    tokenizer = tokenizer or next(named, None)
     vocabularies = [load_vocabulary(tokenizer)] if tokenizer else []
     book = Book()
     console = Console(stderr=True, highlight=False)
@@ -89,7 +91,10 @@ async def _probe(
         await router.aclose()
     kept = None
     if keep:
-        kept = probed.save(provider.base_url, ref.model, [asdict(f) for f in seen.findings])
+        # By text alone it can't be told what a client that knows the vocabulary can score with.
+        by_ids = bool(seen.get("scores_by_ids"))
+        findings = [asdict(f) for f in seen.findings if by_ids or f.field != "score"]
+        kept = probed.save(provider.base_url, ref.model, findings)
     spent = booked(
         Report("probe", str(ref)), book.attempts, lambda _: price_for(provider, profile, ref.model)
     )

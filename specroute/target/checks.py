@@ -144,7 +144,8 @@ async def _scoring(probe: Probe) -> list[Finding]:
         probe.scored = (trial, learned.dialect)
     names = [dialect.name for dialect, _ in trusted]
     how = ", ".join(f"{dialect.name} by {form}" for dialect, form in trusted)
-    found.append(Finding("score", names, f"agrees: {how}" if names else learned.reason))
+    told = names if learned.calibrated else None  # It failed for reasons of its own.
+    found.append(Finding("score", told, f"agrees: {how}" if names else learned.reason))
     for name, why in learned.refused.items():
         found.append(Finding(f"not scored by {name}", None, why))
     by_ids = any(form == "ids" for _, form in trusted)

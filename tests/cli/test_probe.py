@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from specroute import probed
 from specroute.cli import app
 from specroute.profiles import Capabilities
 from specroute.reference.running import ReferenceServer
+from specroute.target.calibration import QUESTION
+from tests.support.proxy import Fault, Proxy
 
 SCRIPT = {
     "name": "months",
@@ -131,3 +135,42 @@ def test_the_methods_follow_from_what_was_seen(
         "prefix": "no",
         "predict": "no",
     }
+
+
+async def test_what_a_probe_could_not_tell_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a vocabulary, or where calibration met an overloaded server, nothing is said of how it
+    scores: a client may know more, or ask at a better time."""
+
+    def busy(path: str, body: Mapping[str, Any], n: int) -> Fault | None:
+        return Fault("status", status=503) if QUESTION in str(body.get("messages")) else None
+
+    monkeypatch.setenv("SPECROUTE_CACHE_DIR", str(tmp_path))
+    file = tmp_path / "specroute.toml"
+    for judge, seen in ((lambda path, body, n: None, ["prompt_logprobs"]), (busy, None)):
+        with ReferenceServer(SCRIPT, ignore=["echo"]) as running:
+            async with Proxy(running.base_url, judge) as proxy:
+                file.write_text(
+                    'version = 1\n[providers.lab]\nprofile = "vllm"\nenv_key = ""\n'
+                    f'base_url = "{proxy.base_url}"\n'
+                )
+                asked = ["probe", "lab:months", "--file", str(file), "--json"]
+                shown = await asyncio.to_thread(CliRunner().invoke, app, asked)
+                assert shown.exit_code == 0, shown.output
+                assert _seen(json.loads(shown.stdout))["score"] == seen
+                kept = probed.load(proxy.base_url, "months")
+                assert kept is not None
+                assert "score" not in {f["field"] for f in kept[0]}
+
+
+def test_the_config_s_tokenizer_is_the_model_s(tmp_path: Path) -> None:
+    """Without ``--tokenizer`` it is the one that a model of the config with this target names."""
+    file = tmp_path / "specroute.toml"
+    file.write_text(
+        'version = 1\n[providers.lab]\nprofile = "vllm"\nbase_url = "http://127.0.0.1:9/v1"\n'
+        f'[models.m]\ntargets = ["lab:months"]\ntokenizer = "{tmp_path / "gone"}"\n'
+    )
+    shown = CliRunner().invoke(app, ["probe", "lab:months", "--file", str(file), "--json"])
+    assert shown.exit_code != 0
+    assert "no tokenizer could be loaded" in str(shown.exception)
