@@ -220,6 +220,8 @@ class _Race:
             if not coming.done():
                 coming.cancel()
                 await asyncio.wait([coming])
+            elif not coming.cancelled():
+                coming.exception()  # Seen: whatever ended this came first.
 
     def _drafted(self) -> None:
         session, drafting, draft = self.session, self.drafting, self.draft
