@@ -30,6 +30,8 @@ _FADES, _RESTED = 0.975, 4
 """What evidence of rounds keeps of its weight with each request that makes none; every so many."""
 _SETTLED = 4.0
 """Answers behind a target's law before classes are compared with it."""
+_BLOCK = 16
+"""Prompt tokens that a server caches, or doesn't, as one (vLLM's default; others have more)."""
 _ROUGH = 0.1
 """What a rough pace to start from counts beside a plain answer's."""
 
@@ -92,7 +94,8 @@ class Measurements:
                 if purpose == "score" and first:
                     purpose, first = "plain", False
                 share = seen.cached.setdefault(purpose, Share(0.95))
-                share.add(min(1.0, usage.cached_tokens / usage.prompt_tokens))
+                part = min(1.0, usage.cached_tokens / usage.prompt_tokens)
+                share.add(part, usage.prompt_tokens / _BLOCK)
 
     # --- plain pace -------------------------------------------------------------------------
 
