@@ -141,7 +141,7 @@ def heat_png(values: Mapping[tuple[float, float], float], path: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--per-pair", type=int, default=2, help="TPOTs for each α and R")
+    parser.add_argument("--per-pair", type=int, default=1, help="TPOTs for each α and R")
     parser.add_argument("--full", action="store_true", help="every combination (days)")
     parser.add_argument("--most", type=int, default=None, help="stop after so many scenarios")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
