@@ -1,7 +1,7 @@
 """A policy on live traffic while the network changes: ``python bench/policy_live.py --png FILE``.
 
 The reference server (TPOT 20 ms) answers two traffic classes in turn: *copies*, which repeat a text
-of the prompt with few words changed, and *reworks*, which change every fifth word. A loopback relay
+of the prompt with few words changed, and *reworks*, which change every tenth word. A loopback relay
 adds the network: R is 10 ms, and 400 ms from the middle of the run on. Nobody tells the policy.
 Drafts are looked up in the prompt (``ngram``). Exits 1 if it doesn't speculate before the step, or
 still speculates on reworks at the end.
@@ -24,7 +24,7 @@ from specroute.reference.running import ReferenceServer
 from specroute.reference.script import Script
 
 TPOT_S, NEAR_S, FAR_S = 0.02, 0.01, 0.4
-WORDS, CHANGES = 90, {"copies": 0.03, "reworks": 0.2}
+WORDS, CHANGES = 90, {"copies": 0.02, "reworks": 0.1}
 SYSTEM = {
     "copies": "Correct the text. Change as little as you can.",
     "reworks": "Rewrite the text in simpler words.",

@@ -120,6 +120,8 @@ class Resolved:
     """Further targets, in order of preference."""
     notes: tuple[str, ...] = ()
     """Why some of the configured ones are not among them."""
+    meant: TargetRef | None = None
+    """The user's first choice, where the policy chose another one."""
 
     @property
     def targets(self) -> tuple[TargetRef, ...]:
@@ -168,6 +170,17 @@ class TextCall:
 
 class Speculation(Protocol):
     """Where cleverer answers plug in."""
+
+    def preferred(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        targets: Sequence[TargetRef],
+        model: ModelConfig,
+        policy: PolicyConfig | None,
+    ) -> TargetRef:
+        """Of a model's interchangeable targets the one that the policy chooses for a request."""
+        ...
 
     async def try_run(self, call: TextCall) -> bytes | ReplyBody | str:
         """The answer's body (JSON, or a stream of chunks), or one sentence why it goes plain."""

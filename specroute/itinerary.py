@@ -17,9 +17,15 @@ class Itinerary:
     target takes one of ``retries``. ``fallback_on``: the faults that move on to another target."""
 
     def __init__(
-        self, targets: Sequence[TargetRef], fallback_on: Collection[str], retries: int
+        self,
+        targets: Sequence[TargetRef],
+        fallback_on: Collection[str],
+        retries: int,
+        meant: TargetRef | None = None,
     ) -> None:
         self.targets = tuple(targets)
+        self.meant = meant or self.targets[0]
+        """The user's first choice: the policy may have put another one first."""
         self.retries = retries
         self._fallback_on = fallback_on
         self._asked: dict[TargetRef, Fault | None] = {}

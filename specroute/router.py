@@ -11,6 +11,7 @@ import inspect
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -104,10 +105,13 @@ class Router:
         self.closed = False
 
     def _speculator(self, before: Router | None) -> Speculation | None:
-        """Whoever speculates; nobody (and nothing loaded) where no model has drafts, nor
-        hedged calls."""
+        """Whoever speculates; nobody (and nothing loaded) where no model has drafts,
+        interchangeable targets or hedged calls."""
         models = self.config.models.values()
-        if not any(m.drafts or m.policy.params.get("method") == "hedge" for m in models):
+        if not any(
+            m.drafts or m.interchangeable or m.policy.params.get("method") == "hedge"
+            for m in models
+        ):
             return None
         from specroute.speculation.speculator import Speculator
 
@@ -261,6 +265,7 @@ class Router:
     ) -> Reply:
         """Speculated on where that is possible, else plain; shown ahead of time in ``preview``."""
         handle = tally.handle
+        resolved = self._chosen(request, resolved, policy)
         attempts = text_attempts(
             request, resolved, tally, fields, self.routes, self.health, self._rng
         )
@@ -272,7 +277,7 @@ class Router:
                 call = self._call(request, at, policy, options, tally.deadline, handle)
                 call.trace = trace
                 call.standby = self.routes.standing_by(resolved, attempts.itinerary, self.health)
-                call.substitute = substitute(resolved.target, target)
+                call.substitute = substitute(attempts.itinerary.meant, target)
                 call.drafted = None if preview is None else preview.drafted
                 outcome = await self.speculation.try_run(call)
                 if not isinstance(outcome, str):
@@ -291,6 +296,20 @@ class Router:
             raise
         reply.handle = handle
         return reply
+
+    def _chosen(
+        self, request: RouterRequest, resolved: Resolved, policy: PolicyConfig | None
+    ) -> Resolved:
+        """With the target first that the policy chooses, where it may choose."""
+        model, targets = resolved.model, resolved.targets
+        if model is None or not model.interchangeable or self.speculation is None:
+            return resolved
+        if len(targets) < 2:
+            return resolved
+        path = CHAT if request.path.endswith(CHAT) else COMPLETIONS
+        first = self.speculation.preferred(path, request.json(), targets, model, policy)
+        others = tuple(target for target in targets if target != first)
+        return replace(self.routes.at(resolved, first), others=others, meant=resolved.target)
 
     def _purse(
         self, options: Options, request: RouterRequest, resolved: Resolved

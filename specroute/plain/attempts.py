@@ -179,7 +179,7 @@ class Attempts:
             tally.booked = False
             tally.request_id = None
             if not self._direct:
-                told = substitute(self.itinerary.preferred, target)
+                told = substitute(self.itinerary.meant, target)
                 tally.exactness, tally.exactness_reason = told or (Exactness.EXACT, None)
 
     async def _send(self) -> OpenReply | Refusal:

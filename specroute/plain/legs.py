@@ -55,7 +55,9 @@ def text_attempts(
         call = outgoing.call_for(request, target.model, body)
         return Leg(routes.http(at.provider), call, limits, own_usage)
 
-    itinerary = Itinerary(resolved.targets, resolved.fallback_on, request.max_retries)
+    itinerary = Itinerary(
+        resolved.targets, resolved.fallback_on, request.max_retries, resolved.meant
+    )
 
     async def resume(
         error: ProviderError, kept: Sequence[bytes], leg: Leg

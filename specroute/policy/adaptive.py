@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from specroute.acceptance import Lossy
@@ -23,6 +24,7 @@ from specroute.policy.forecast_flight import best_flight
 from specroute.policy.forecasts import FORECASTS
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import Offer
+from specroute.policy.targets import choose_target
 from specroute.types import Method
 
 TRIAL_ROUNDS = 2
@@ -290,6 +292,16 @@ class Adaptive:
 
     def _plain(self, plain: Forecast, reason: str) -> Plan:
         return Plan(Method.PLAIN, None, 0, reason, predicted=plain, plain=plain)
+
+    def target(self, forecasts: Sequence[Forecast | None], rng: random.Random) -> int:
+        """Which of interchangeable targets to ask, by forecasts of a plain call to each."""
+        return choose_target(
+            forecasts,
+            self.objective,
+            rng,
+            min_speedup=self.min_speedup,
+            share=self.plain_share,
+        )
 
     def settle(self, account: Account, plan: Plan, spent: Forecast, plain: Forecast) -> Account:
         """The account after a request that was planned so: what it took, and what a plain call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ from specroute.policy.account import Account, Key
 from specroute.policy.objective import Forecast
 from specroute.types import Method
 
-__all__ = ["Accounting", "Ask", "Figures", "Forecast", "Plan", "Policy", "RoundView"]
+__all__ = ["Accounting", "Ask", "Choosing", "Figures", "Forecast", "Plan", "Policy", "RoundView"]
 
 _UNKNOWN_ANSWER = 256.0
 """Tokens that an answer is taken to have where none was measured and none was asked for."""
@@ -148,4 +148,14 @@ class Accounting(Protocol):
     def settle(self, account: Account, plan: Plan, spent: Forecast, plain: Forecast) -> Account:
         """The account after a request that was planned so: what it took, and what a plain call
         would have taken for the same answer."""
+        ...
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """A policy that chooses among interchangeable targets."""
+
+    def target(self, forecasts: Sequence[Forecast | None], rng: random.Random) -> int:
+        """The place of the one to ask, by forecasts of a plain call to each (``None``: not
+        measured), the preferred one's first."""
         ...

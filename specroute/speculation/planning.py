@@ -6,6 +6,7 @@ Knows the policies in use and their accounts. Opens nothing and calls nobody.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from specroute.candidates import Candidate, Candidates, Judge, Trust, candidates
@@ -18,7 +19,8 @@ from specroute.limits.purse import current
 from specroute.measure import Measurements, Snapshot
 from specroute.meter import priced
 from specroute.policy.account import Account
-from specroute.policy.base import Accounting, Ask, Forecast, Plan, Policy
+from specroute.policy.base import Accounting, Ask, Choosing, Forecast, Plan, Policy
+from specroute.policy.forecast import plain_call
 from specroute.policy.make import make_policy
 from specroute.pool import Pool
 from specroute.reporting import ReportHandle
@@ -27,7 +29,7 @@ from specroute.session import (
     measured_as,
 )
 from specroute.target.target import Target
-from specroute.types import Exactness, Method, Report
+from specroute.types import Exactness, Method, Report, TargetRef
 
 _MOST_POLICIES = 256
 """Policies that are kept (requests may bring their own),"""
@@ -54,6 +56,29 @@ class Planning:
         self._rng = random.Random()
         for model in config.models.values():
             self.policy(model.policy)  # A policy that can't be is an error now, not later.
+
+    def target(
+        self,
+        request: TextRequest,
+        targets: Sequence[TargetRef],
+        model: ModelConfig,
+        traffic: str,
+        config: PolicyConfig | None,
+    ) -> TargetRef:
+        """Of interchangeable targets the one that this request goes to."""
+        policy = self.policy(config or model.policy).policy
+        if not isinstance(policy, Choosing):
+            return targets[0]
+        prompt = request.about_tokens
+        forecasts = []
+        for target in map(str, targets):
+            found = self._measurements.snapshot(
+                target, "", traffic, str(Method.PLAIN), prompt_tokens=prompt
+            )
+            figures = priced(found, self._pool.price_of(target))
+            tokens = Ask(max_tokens=request.max_tokens).answer_tokens(figures)
+            forecasts.append(plain_call(figures, prompt, tokens))
+        return targets[policy.target(forecasts, self._rng)]
 
     def options(
         self,

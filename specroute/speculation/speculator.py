@@ -11,12 +11,15 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from specroute import ledger
 from specroute.aftermath import Aftermath
 from specroute.book import Book
 from specroute.config import (
     Config,
+    ModelConfig,
+    PolicyConfig,
     ProviderConfig,
 )
 from specroute.delivery import Delivery, SpeculativeStream
@@ -43,7 +46,7 @@ from specroute.speculation.planning import Planning
 from specroute.speculation.scoring import Scored, scored
 from specroute.target import templates
 from specroute.target.calibration import calibrate
-from specroute.types import Attempt, Method, Report
+from specroute.types import Attempt, Method, Report, TargetRef
 
 KEEP_EVERY_S = 60.0
 """Between two writes of what was measured."""
@@ -85,6 +88,18 @@ class Speculator:
         )
         self._planning = Planning(config, self.pool, self.measurements)
         self._learning = Learning(self.pool, self.measurements, self.shadow)
+
+    def preferred(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        targets: Sequence[TargetRef],
+        model: ModelConfig,
+        policy: PolicyConfig | None,
+    ) -> TargetRef:
+        """Of a model's interchangeable targets the one that the policy chooses for a request."""
+        request = TextRequest.read(path, dict(body))
+        return self._planning.target(request, targets, model, traffic_class(request), policy)
 
     async def try_run(self, call: TextCall) -> bytes | SpeculativeStream | str:
         """A body (a JSON answer or a stream of chunks), or one sentence why the call goes plain.
