@@ -25,6 +25,7 @@ from specroute.policy.forecasts import FORECASTS
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import Offer
 from specroute.policy.targets import choose_target
+from specroute.policy.temperature import choose_temperature
 from specroute.types import Method
 
 TRIAL_ROUNDS = 2
@@ -89,6 +90,8 @@ class Adaptive:
     plain_share: float = 0.005
     """The share of all J that plain calls may take where speculation pays, to keep their pace
     known."""
+    tune_draft_temperature: bool = False
+    """Drafts that are drawn may be drawn at another temperature than the request's."""
     max_rounds: int = 0
     lossy: Lossy | None = None
     """The lossy acceptance rule, where one was asked for."""
@@ -125,10 +128,15 @@ class Adaptive:
         best, account = self._drawn(choices, ask.account), ask.account
         if best.trial:
             return self._planned(best, plain, _trial_reason(best))
+        at = None
+        if self.tune_draft_temperature and ask.temperature is not None:
+            seen = figures(best.candidate).by_temperature
+            at = choose_temperature(ask.temperature, seen, rng)
         if account.yardstick + plain_j <= self.plain_share * account.spent:
             said_why = f"plain's pace is measured anew; {_reason(best, plain)}"
             return replace(self._plain(plain, said_why), yardstick=True)
-        return self._planned(best, plain, _reason(best, plain))
+        plan = self._planned(best, plain, _reason(best, plain))
+        return plan if at is None else replace(plan, draft_temperature=at)
 
     def _drawn(self, choices: list[_Choice], account: Account) -> _Choice:
         """The choice with the least drawn J. One that wins, but less than another is expected to,
@@ -184,6 +192,9 @@ class Adaptive:
                 loss = self._trial_loss(candidate, seen, ask, offer, plain)
                 tried = self.objective.j(loss) <= risk and self._affords(loss, plain, account)
                 if sort < plain_j / self.min_speedup and tried:
+                    # A trial that loses is a few rounds, and plain from there on. What a server
+                    # caches is known after one, so that one is no question of straying.
+                    j = 0.0 if _unpriced(seen) else min(j, plain_j + self.objective.j(loss))
                     return _Choice(sort, candidate, offer, objective, j, gain, trial=True)
         return gain, said
 
@@ -419,8 +430,12 @@ class Adaptive:
 def _hopeless(broken: _Broken, seen: Snapshot) -> bool:
     """Whether no draw would bring a plan within its limit: one that is exceeded by far, and not
     for want of knowing what the server caches."""
-    unknown = seen.round_cached is None and seen.usd_cached is not None
-    return broken.by > _BY_FAR and not unknown
+    return broken.by > _BY_FAR and not _unpriced(seen)
+
+
+def _unpriced(seen: Snapshot) -> bool:
+    """Whether nothing is known yet of what the server's cache takes off a round's price."""
+    return seen.round_cached is None and seen.usd_cached is not None
 
 
 def _named(candidate: Candidate) -> str:

@@ -76,6 +76,8 @@ class Ask:
     """Until its deadline; ``None`` is no limit."""
     dollars: float | None = None
     """The most that it may cost: the request's own limit and what is left of a budget."""
+    temperature: float | None = None
+    """What drafts are drawn at, where they are drawn and the config leaves it open."""
     account: Account = field(default_factory=Account)
     """What the policy has won and lost in this traffic class so far."""
 

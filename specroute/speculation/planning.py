@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from specroute.candidates import Candidate, Candidates, Judge, Trust, candidates
 from specroute.config import (
@@ -106,6 +107,7 @@ class Planning:
         chosen: Chosen,
         options: Candidates,
         traffic: str,
+        left_s: float,
     ) -> Plan:
         price = self._pool.price_of(str(target.ref))
         context = request.about_tokens
@@ -122,7 +124,14 @@ class Planning:
         account = chosen.accounts.get((str(target.ref), traffic), Account())
         purse = current.get()
         dollars = None if purse is None else purse.left
-        ask = Ask(context, request.max_tokens, dollars=dollars, account=account)
+        ask = Ask(
+            context,
+            request.max_tokens,
+            seconds=None if left_s == inf else left_s,
+            dollars=dollars,
+            temperature=self._drawn_at(request, model, options),
+            account=account,
+        )
         plan = chosen.policy.plan(ask, options, figures, self._rng)
         how = measured_as(Method.SCORE, options.judge)
         for name in model.drafts:
@@ -140,6 +149,16 @@ class Planning:
                 lambda report: self._settle(report, chosen, plan, (str(target.ref), traffic))
             )
         return plan
+
+    def _drawn_at(
+        self, request: TextRequest, model: ModelConfig, options: Candidates
+    ) -> float | None:
+        """The temperature that drafts are drawn at, where the config doesn't set one."""
+        if options.judge is not Judge.RULES or request.greedy:
+            return None
+        if any(self._pool.draft_config(name).temperature is not None for name in model.drafts):
+            return None
+        return request.temperature or 1.0
 
     def _settle(self, report: Report, chosen: Chosen, plan: Plan, key: tuple[str, str]) -> None:
         """Enter what a request took into its policy's account."""

@@ -162,7 +162,14 @@ class Speculator:
             options = self._planning.options(request, target, model, policy, floor, resting)
             after.options(options, target)
             plan = self._planning.plan(
-                call.handle, request, target, model, chosen, options, traffic
+                call.handle,
+                request,
+                target,
+                model,
+                chosen,
+                options,
+                traffic,
+                call.deadline.remaining("total"),
             )
             undrafted = plan.drafter is None and plan.method is not Method.HEDGE
             if plan.method is Method.PLAIN or undrafted:
