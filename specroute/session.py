@@ -32,7 +32,7 @@ from specroute.target.scoring import draw, score
 from specroute.target.stream import Piece
 from specroute.target.timing import timed
 from specroute.target.view import BadEvidence, View
-from specroute.types import Method
+from specroute.types import Exactness, Method
 from specroute.vocabulary import Vocabulary
 
 SCORED = (Method.SCORE, Method.CASCADE)
@@ -102,6 +102,8 @@ class Session(Continuing):
     """Told of each draft: after how many characters of what the caller has, and its text."""
     loose: bool = False
     """Lanes may follow words that only resemble the draft's (``match = "loose"``)."""
+    redrawn: str | None = None
+    """Why the answer is biased, whoever goes on with it."""
     clock: Callable[[], float] = perf_counter
     tally: Tally = field(default_factory=Tally)
     _drafting: dict[str, DraftSession] = field(default_factory=dict)
@@ -377,6 +379,12 @@ class Session(Continuing):
         learned = self.target.learned
         if self.trusted is not None and learned.trusts(self.trusted):
             learned.refuse(reason, self.trusted[0].name)
+
+    def redraws(self, reason: str) -> None:
+        """A token whose judgement was begun, or that was drawn, is drawn anew by whoever goes on:
+        biased, even where nothing is committed and the request goes plain from its start."""
+        self.redrawn = reason
+        self.loosen(Exactness.HEURISTIC, reason)
 
     def draws_failed(self, error: Exception) -> None:
         """What a rule asked the target for did not come. An answer that is none is remembered; a

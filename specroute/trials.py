@@ -142,4 +142,5 @@ def _trial(scored: Scored, plain: str) -> Trial:
     for text in scored.texts:
         end += len(text)
         ends.append(end)
-    return Trial("".join(scored.texts), tuple(ends), tuple(evidence(scored.view)), plain)
+    draft, seen = "".join(scored.texts), tuple(evidence(scored.view))
+    return Trial(draft, tuple(ends), seen, plain, scored.ended)

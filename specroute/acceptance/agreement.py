@@ -32,17 +32,21 @@ class Trial:
     """One prompt: the draft, the target's evidence on its tokens, and the plain answer.
 
     ``evidence`` as in :meth:`Ratio.keeps`; ``ends[i]``: characters of ``draft`` up to and with
-    token i.
+    token i; ``ended``: the last token ends the answer.
     """
 
     draft: str
     ends: tuple[int, ...]
     evidence: tuple[tuple[float, float], ...]
     plain: str
+    ended: bool = False
 
     def agrees(self, kept: int) -> bool:
         """Whether the kept part is word for word how the target's own answer begins. Going on from
-        there greedily, the target gives its own answer."""
+        there greedily, the target gives its own answer. A draft that is kept with its end has to be
+        all of it: nothing goes on from there."""
+        if self.ended and kept == len(self.ends):
+            return self.plain == self.draft
         return self.plain.startswith(self.draft[: self.ends[kept - 1]] if kept else "")
 
 

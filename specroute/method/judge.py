@@ -109,6 +109,9 @@ async def run(session: Session) -> AsyncGenerator[Event]:
     session.notes.append(said)
     text = kept + (opinion.correction if not whole else "")
     finish = "length" if whole and cut else "stop"
+    room = session.answer.remaining
+    if not whole and room is not None and _count(text) > room:
+        text, finish = "".join(split_pieces(text)[:room]), "length"
     yield Commit(text, None, tokens if whole else _count(text), finish)
 
 

@@ -173,7 +173,7 @@ def _loosen_for_redrawing(session: Session) -> None:
     """A hand-over draws anew what the target drew and did not show in full: above T = 0 tokens that
     can be shown are then a little too likely."""
     if not session.request.greedy:
-        session.loosen(Exactness.HEURISTIC, REDRAWN)
+        session.redraws(REDRAWN)
 
 
 async def _one_round(session: Session, k: int) -> Scored:
@@ -212,7 +212,7 @@ def _check_known(session: Session, keys: Sequence[Key]) -> None:
     for key in keys:
         if isinstance(key, int) and vocabulary is not None and not key < vocabulary.size:
             if not session.request.greedy:
-                session.loosen(Exactness.HEURISTIC, REDRAWN)
+                session.redraws(REDRAWN)
             raise BadEvidence(
                 f"the target named token {key}, and its vocabulary ends before {vocabulary.size}"
             )
@@ -278,7 +278,7 @@ async def _ruled(session: Session, proposal: Proposal, view: View) -> Verdict:
             found = step(going, await _ask(session, request, drafted))
         except (BadEvidence, ProviderError, ValueError) as error:
             if request.mid_rejection:
-                session.loosen(Exactness.HEURISTIC, UNFINISHED)
+                session.redraws(UNFINISHED)
             session.draws_failed(error)
             kept = Outcome(request.position, None, "unseen")
             return Verdict(kept, cut=f"the target could not be asked for a token: {error}")
@@ -328,9 +328,7 @@ def commits_of(
                 break
             # Whether this one ends the answer, only the server knows: it is asked, not guessed.
             if not session.request.greedy:
-                session.loosen(
-                    Exactness.HEURISTIC, "a special token was drawn anew by the target's server"
-                )
+                session.redraws("a special token was drawn anew by the target's server")
             end = Handover("the target chose a special token")
             finish = None
             break

@@ -220,8 +220,12 @@ class PlainTally:
             notes = tuple(dict.fromkeys(before.notes + notes))
             first_text_s = before.first_text_s
         method, drafter = Method.PLAIN.value, None
+        exactness, why = self.exactness, self.exactness_reason
         if before is not None:
             method, drafter = before.method, before.drafter
+            label = Exactness(before.exactness)
+            if label.rank > exactness.rank:
+                exactness, why = label, before.exactness_reason
         accepted = usage.accepted_prediction_tokens or 0
         rejected = usage.rejected_prediction_tokens or 0
         billed, cost_usd = usage, None
@@ -242,8 +246,8 @@ class PlainTally:
             drafted=accepted + rejected,
             accepted=accepted,
             rejected=rejected,
-            exactness=self.exactness.value,
-            exactness_reason=self.exactness_reason,
+            exactness=exactness.value,
+            exactness_reason=why,
             plan_reason=self.reason,
             predicted_s=None if before is None else before.predicted_s,
             predicted_usd=None if before is None else before.predicted_usd,

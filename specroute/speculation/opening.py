@@ -6,8 +6,9 @@ Knows what has to be there before a method can run, and says in one sentence wha
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
-from specroute.acceptance import MeanLogprob
+from specroute.acceptance import MeanLogprob, Ratio
 from specroute.answer import Answer
 from specroute.book import Book
 from specroute.candidates import Judge, server_of
@@ -68,9 +69,14 @@ async def open_session(
             "the answer could not be taken up in plain mid-text: send max_tokens, so that "
             "/completions can be given the rest of it"
         )
-    lossy = policy.lossy
-    if isinstance(lossy, MeanLogprob) and plan.method is not Method.CASCADE:
-        lossy = None  # It speaks of whole drafts.
+    lossy = policy.lossy if judge is Judge.RULES else None
+    if plan.method is not Method.CASCADE:
+        if isinstance(lossy, MeanLogprob):
+            lossy = None  # It speaks of whole drafts.
+        elif isinstance(lossy, Ratio):
+            lossy = replace(lossy, agreement=None)  # That does.
+    elif isinstance(lossy, Ratio | MeanLogprob) and not request.greedy:
+        lossy = replace(lossy, agreement=None)  # It was found on greedy answers.
     name = plan.drafter or ""
     drafts = [pool.draft_config(each) for each in model.drafts]
     longest = target.learned.max_context

@@ -32,10 +32,12 @@ from specroute.types import Attempt, Exactness, Method
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A whole draft as its target sees it; ``texts``: each token's own."""
+    """A whole draft as its target sees it; ``texts``: each token's own. ``ended``: the last of them
+    is an end token."""
 
     view: View
     texts: tuple[str, ...]
+    ended: bool = False
 
 
 def _texts(session: Session, view: View) -> tuple[str, ...]:
@@ -45,6 +47,13 @@ def _texts(session: Session, view: View) -> tuple[str, ...]:
     stream = TextStream(vocabulary.decode)
     ids = [int(position.key) for position in view.positions]
     return tuple("" if i in vocabulary.eos_ids else stream.push((i,)) for i in ids)
+
+
+def _ended(session: Session, view: View) -> bool:
+    vocabulary = session.target.learned.vocabulary
+    if not session.scores_by_ids or vocabulary is None or not view.positions:
+        return False
+    return int(view.positions[-1].key) in vocabulary.eos_ids
 
 
 async def scored(
@@ -82,7 +91,7 @@ async def scored(
         if not proposal:
             return "the draft has nothing to propose", tuple(book.attempts)
         view = await seen(session, proposal)
-        return Scored(view, _texts(session, view)), tuple(book.attempts)
+        return Scored(view, _texts(session, view), _ended(session, view)), tuple(book.attempts)
     except (templates.NoTemplate, DraftError, ProviderError, BadEvidence) as error:
         return str(error), tuple(book.attempts)
     finally:

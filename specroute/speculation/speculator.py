@@ -46,7 +46,7 @@ from specroute.speculation.planning import Planning
 from specroute.speculation.scoring import Scored, scored
 from specroute.target import templates
 from specroute.target.calibration import calibrate
-from specroute.types import Attempt, Method, Report, TargetRef
+from specroute.types import Attempt, Exactness, Method, Report, TargetRef
 
 KEEP_EVERY_S = 60.0
 """Between two writes of what was measured."""
@@ -209,6 +209,10 @@ class Speculator:
         except (NothingCommitted, ProviderError) as error:
             call.failed = error if isinstance(error, ProviderError) else None
             self._keep(call, book, session.notes)
+            if session.redrawn is not None:
+                call.handle.update(
+                    exactness=Exactness.HEURISTIC.value, exactness_reason=session.redrawn
+                )
             return f"{plan.method} gave no text: {error}"
 
     def _keep(self, call: TextCall, book: Book, notes: Sequence[str]) -> None:

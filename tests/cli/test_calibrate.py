@@ -66,6 +66,15 @@ def test_an_answer_agrees_while_its_kept_part_is_the_targets_own_beginning() -> 
     assert kept == sorted(kept)
 
 
+def test_a_draft_that_is_kept_with_its_end_has_to_be_all_of_the_answer() -> None:
+    """Nothing goes on from there: an answer cut short is not the target's own."""
+    likely = (-0.01, -0.01)
+    short = Trial("ab", (1, 2, 2), (likely, likely, likely), "ab and more", ended=True)
+    whole = Trial("ab", (1, 2, 2), (likely, likely, likely), "ab", ended=True)
+    assert [short.agrees(kept) for kept in range(4)] == [True, True, True, False]
+    assert whole.agrees(3)
+
+
 def test_bad_lines_are_named(tmp_path: Path) -> None:
     """With their number; other kinds of a record are passed over."""
     path = tmp_path / "prompts.jsonl"

@@ -26,6 +26,11 @@ def server() -> Any:
         yield running
 
 
+def draws_unseen(body: Mapping[str, Any]) -> bool:
+    """A draw from what the rejected token's evidence left unseen: all that was seen is barred."""
+    return any(bias < 0 for bias in body.get("logit_bias", {}).values())
+
+
 @asynccontextmanager
 async def two(
     server: ReferenceServer, judge: Judge, method: str, drafter: EchoDrafter, **options: Any
@@ -161,9 +166,7 @@ async def test_a_rejection_is_finished_or_the_label_says_so(
 
     def judge(path: str, body: Mapping[str, Any], n: int) -> Fault | None:
         nonlocal hit
-        if not body.get(
-            "logit_bias"
-        ):  # A draw from what the rejected token's evidence left unseen.
+        if not draws_unseen(body):
             return None
         hit += 1
         return fault if hit <= times else None
@@ -195,3 +198,44 @@ async def test_a_rejection_is_finished_or_the_label_says_so(
     assert (got.report.complete, got.report.exactness) == (True, label)
     if label == "heuristic":
         assert got.report.exactness_reason == UNFINISHED
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_unfinished_rejection_of_the_first_token_is_no_exact_plain_call(
+    stream: bool,
+) -> None:
+    """Nothing is committed and the request goes plain as it is, but the rejected token is drawn
+    anew with it: the label says so."""
+    world = World(chain())
+    judge: Judge = lambda path, body, n: (  # noqa: E731
+        Fault("status", status=503) if draws_unseen(body) else None
+    )
+    with ReferenceServer(world.spec, seed=2, max_logprobs=3) as server:
+        async with Proxy(server.base_url, judge) as proxy:
+            provider = {
+                "base_url": proxy.base_url,
+                "capabilities": {"score": ["echo"], "echo_max_logprobs": 3},
+            }
+            for seed in range(40):
+                async with speculating(
+                    world,
+                    server,
+                    drafter=world.drafter("bad"),
+                    provider=provider,
+                    policy={"preset": "fixed", "method": "cascade"},
+                ) as client:
+                    await client.warm_up()
+                    got = await ask(
+                        client,
+                        chat=False,
+                        stream=stream,
+                        prompt=list(world.vocabulary.encode("b")),
+                        max_tokens=6,
+                        temperature=1.0,
+                        extra_body={"specroute": {"seed": seed}},
+                    )
+                assert got.report is not None
+                if got.report.method == "plain":
+                    break
+    assert (got.report.method, got.report.exactness) == ("plain", "heuristic")
+    assert got.report.exactness_reason == UNFINISHED

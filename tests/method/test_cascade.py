@@ -213,6 +213,29 @@ async def test_a_lossy_rule_keeps_more_and_says_so(rule: dict[str, Any], by: str
             assert few.expected_agreement is None
 
 
+@pytest.mark.parametrize(("method", "more"), [
+    ("cascade", {"temperature": 1.0, "top_p": 1.0}), ("score", {}), ("prefix", {}),
+])  # fmt: skip
+async def test_the_expected_agreement_is_that_of_greedy_whole_drafts(
+    method: str, more: dict[str, Any]
+) -> None:
+    """It was found on those: what is sampled, and rounds, promise nothing."""
+    spec = script()
+    lossy = {"exactness": "heuristic", "acceptance": "ratio", "tau": 0.5, "agreement": 0.9}
+    with ReferenceServer(spec) as server:
+        async with speculating(
+            World(spec),
+            server,
+            drafter=EchoDrafter(spec),
+            policy={**CASCADE, **lossy, "method": method},
+        ) as client:
+            await client.warm_up()
+            report = (await ask(client, **more)).report
+            assert report is not None and report.method == method and report.rounds
+            assert report.expected_agreement is None
+            assert "agreement" not in (report.exactness_reason or "")
+
+
 async def test_a_lossy_rule_needs_the_label() -> None:
     """The policy's floor decides, as for every heuristic."""
     from specroute import ConfigError

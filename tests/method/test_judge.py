@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from specroute import Provisional
+from specroute.draft.ngram import split_pieces
 from specroute.errors import BadAnswer
 from specroute.method.judge import SCHEMA, Opinion, parts, question, read
 from tests.engine.answers import ask
@@ -103,6 +104,17 @@ async def test_a_draft_that_does_not_end_is_not_judged() -> None:
         assert got.report.method == "judge"
         assert got.finish == "length"
         assert DRAFT.startswith(got.text)
+
+
+async def test_a_corrected_answer_is_no_longer_than_max_tokens() -> None:
+    """However long the correction is: it ends as a plain answer that is cut does."""
+    said = verdict(2, "It will be there on Friday, or on any other day of that same week. " * 3)
+    async with two("judge", answers(said), DRAFT, policy={"min_accept": 0.5}) as world:
+        got = await ask(world.client, max_tokens=20)
+        assert got.report is not None and got.report.method == "judge"
+        assert got.finish == "length"
+        assert len(split_pieces(got.text)) == 20
+        assert got.text.startswith("The parcel left on Monday. It weighs two kilos. It will be")
 
 
 async def test_stop_strings_end_the_answer() -> None:
