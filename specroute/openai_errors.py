@@ -222,11 +222,13 @@ def translate(
 ) -> Exception:
     """The public, openai-compatible form of an error; one that has it already stays as it is.
 
-    ``redact`` takes keys out of the message, which may quote the provider.
+    ``redact`` takes keys out of the message and the body, which may quote the provider.
     """
     if isinstance(error, openai.OpenAIError):
         return error
     error.args = (redact(str(error)), *error.args[1:])
+    if isinstance(error, errors.ErrorInBody):
+        error.body = wire.change_texts(error.body, redact)
     public: Exception
     if isinstance(error, errors.StatusError):
         response = httpx2.Response(
@@ -235,7 +237,7 @@ def translate(
         public = status_error(
             redact(wire.status_message(error.status, error.body)),
             response=response,
-            body=_json_or_text(response),
+            body=wire.change_texts(_json_or_text(response), redact),
             provider=error.provider,
         )
     elif isinstance(error, errors.ConfigError):

@@ -168,15 +168,11 @@ class Router:
 
     def redact(self, text: str) -> str:
         """``text`` without any provider's key."""
-        return wire.redact(text, (p.api_key for p in self.config.providers.values()))
+        return self.routes.redact(text)
 
     def redactor(self, request: RouterRequest) -> Callable[[str], str]:
-        """As :meth:`redact`, and without the key that a plain client's own request carries (a
-        copy's, or one that a function gave)."""
-        if request.outgoing is None:
-            return self.redact
-        key = request.outgoing.headers.get("authorization", "").removeprefix("Bearer ")
-        return lambda text: wire.redact(self.redact(text), (key,))
+        """As :meth:`redact`, and without what the request itself carries."""
+        return self.routes.redactor(request)
 
     # Answering
 
@@ -393,7 +389,7 @@ class Router:
         try:
             result = callback(report)
             if inspect.isawaitable(result):
-                self.supervisor.spawn(_await(result), name="on_report")
+                self.supervisor.spawn(_await(result), name="on_report", finish=True)
         except Exception:
             log.exception("on_report failed")
 

@@ -225,8 +225,9 @@ class Routes:
         return found[1]
 
     def redact(self, text: str) -> str:
-        """``text`` without any provider's key."""
-        return wire.redact(text, (p.api_key for p in self.config.providers.values()))
+        """``text`` without any provider's key; a bundled one's is known once it is asked."""
+        known = (*self.config.providers.values(), *(c.provider for c in self._clients.values()))
+        return wire.redact(text, (secret for provider in known for secret in provider.secrets))
 
     def redactor(self, request: RouterRequest) -> Callable[[str], str]:
         """As :meth:`redact`, and without the key that a plain client's own request carries (a

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specroute.errors import ConfigError
+from specroute.tables import secret_name
 from specroute.types import TargetRef
 
 FALLBACK_ON = ("429", "5xx", "connect", "first_token", "stall", "truncated")
@@ -71,6 +72,14 @@ class ProviderConfig:
                 f"set; set it to the key for {self.base_url}"
             )
         return self.api_key
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What goes along with each call and is nobody else's to see: the key, and headers and
+        query values whose names say that they carry one."""
+        named = (*self.headers.items(), *self.query.items())
+        hidden = (value.removeprefix("Bearer ") for name, value in named if secret_name(name))
+        return tuple(filter(None, (self.api_key, *hidden)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ from specroute.http.gate import Departure, Gate, Permits, enter
 from specroute.http.reply import Body, OpenReply
 from specroute.http.supervisor import Supervisor
 from specroute.http.watch import Watch
-from specroute.tables import secret_name
 from specroute.types import Usage
 
 MAX_REDIRECTS = 20
@@ -116,8 +115,7 @@ class HttpClient:
         self._urls: dict[tuple[str, str, bool], httpx2.URL] = {}
         self._headers = self._own_headers(profile_auth)
         self._own_names = frozenset(name.lower() for name, _ in self._headers)
-        hidden = (v for k, v in provider.headers.items() if secret_name(k))
-        self._secrets = tuple(filter(None, (provider.api_key, *hidden)))
+        self._secrets = provider.secrets
 
     def __repr__(self) -> str:
         return f"HttpClient({self.provider.name!r}, {wire.show_url(self.provider.base_url)!r})"

@@ -7,7 +7,7 @@ spliced.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -138,11 +138,16 @@ def redact(text: str, secrets: Iterable[str | None]) -> str:
 def redact_value(value: Any, secrets: Iterable[str | None]) -> Any:
     """The same in every text of a JSON value."""
     secrets = tuple(secrets)
+    return change_texts(value, lambda text: redact(text, secrets))
+
+
+def change_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """``change`` done to every text of a JSON value, names included."""
     if isinstance(value, str):
-        return redact(value, secrets)
+        return change(value)
     if isinstance(value, Mapping):
-        return {redact(str(k), secrets): redact_value(v, secrets) for k, v in value.items()}
-    return [redact_value(v, secrets) for v in value] if isinstance(value, list) else value
+        return {change(str(k)): change_texts(v, change) for k, v in value.items()}
+    return [change_texts(v, change) for v in value] if isinstance(value, list) else value
 
 
 def base_url_hint(base_url: str) -> str:

@@ -291,10 +291,14 @@ class DropIn(_Client):
         self, err_msg: str, *, body: object, response: httpx2.Response
     ) -> openai.APIStatusError:
         key = response.request.headers.get("authorization", "").removeprefix("Bearer ")
+
+        def redact(text: str) -> str:
+            return wire.redact(self.router.redact(text), (key,))
+
         error = openai_errors.status_error(
-            wire.redact(self.router.redact(err_msg), (key,)),
+            redact(err_msg),
             response=response,
-            body=body,
+            body=wire.change_texts(body, redact),
             provider=response.extensions.get(PROVIDER, ""),
         )
         hint = response.extensions.get(HINT)

@@ -5,6 +5,7 @@ Knows answers, error statuses and what stands in the place of a stream. Knows no
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from specroute.plain.passthrough import PlainStream, Recovery
 from specroute.plain.tally import PlainTally
 from specroute.reporting import ReportHandle
 
+ERROR_BODY_S = 5.0
+"""How long the text of an error may take to come: its status is enough to go on."""
 _JSON = {"content-type": "application/json"}
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 
@@ -34,9 +37,11 @@ class Refusal:
     @classmethod
     async def read(cls, reply: OpenReply, http: HttpClient) -> Refusal:
         try:
-            body = await reply.read()
-        except ProviderError:
+            async with asyncio.timeout(ERROR_BODY_S):
+                body = await reply.read()
+        except (ProviderError, TimeoutError):
             body = b""  # The status alone is the answer.
+            await reply.aclose()
         return cls(reply, body, http)
 
     def error(self) -> StatusError:

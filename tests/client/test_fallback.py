@@ -14,6 +14,7 @@ import pytest
 
 import specroute
 from specroute import AsyncSpecRoute
+from specroute.plain import replies
 from tests.client.test_faults import NoWait
 from tests.client.world import MESSAGES, answer
 from tests.support.loopback import DONE, Exchange, Handler, Loopback, event
@@ -490,3 +491,21 @@ async def test_a_limit_of_the_config_is_gone_round() -> None:
         # Nobody has room, and the next place is a minute away.
         with pytest.raises(specroute.LimitReached):
             await ask(client, False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_whose_text_never_comes_is_not_waited_for(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its status is enough to ask the next target, long before ``first_token`` has passed."""
+    monkeypatch.setattr(replies, "ERROR_BODY_S", 0.05)
+
+    async def says_no_more(exchange: Exchange) -> None:
+        await exchange.start(503, kind="application/json")
+        await exchange.gone.wait()
+
+    async with two(says_no_more) as (lab, _, client):
+        text, report = await ask(client, stream)
+        assert [each.gone.is_set() for each in lab.seen] == [True]
+    assert text == "Hello"
+    assert [a.outcome for a in report.attempts] == ["status 503", "ok"]

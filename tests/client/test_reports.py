@@ -11,6 +11,7 @@ import pydantic
 import pytest
 
 from specroute import Report, report, reports
+from specroute.http import supervisor
 from specroute.types import Usage
 from tests.client.world import MESSAGES, answer, configured, plain
 from tests.support.loopback import DONE, Exchange, chunk, completion
@@ -215,3 +216,35 @@ async def test_a_callback_that_fails_breaks_nothing(
         await called.wait()
         await asyncio.sleep(0)
     assert "the callback's own fault" in caplog.text
+
+
+async def test_closing_waits_for_an_asynchronous_callback() -> None:
+    """The last report of a short script is delivered, too."""
+    told: list[Report] = []
+
+    async def writes(one: Report) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        told.append(one)
+
+    async with plain(on_report=writes) as (_, client):
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert [r.complete for r in told] == [True]
+
+
+async def test_a_callback_that_hangs_does_not_keep_a_client_from_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is waited for for a while, then ended."""
+    monkeypatch.setattr(supervisor, "FINISH_S", 0.05)
+    ended = asyncio.Event()
+
+    async def hangs(_: Report) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with plain(on_report=hangs) as (_, client):
+        await client.chat.completions.create(model="m", messages=MESSAGES)
+    assert ended.is_set()

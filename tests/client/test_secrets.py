@@ -6,6 +6,7 @@ import json
 import logging
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
@@ -70,6 +71,50 @@ async def test_an_echoed_key_is_not_shown(
             shown.append(repr(client.router.http(provider)))
         assert server.seen[0].headers["authorization"].split()[1] in CANARIES
     assert [c for c in CANARIES for text in shown if c in text] == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [1, 2, 200, 400])
+async def test_a_key_in_a_header_or_query_is_not_shown_either(status: int, stream: bool) -> None:
+    """As gateways want it (``X-Api-Key``, ``?api_key=``); nor in the error's body."""
+    headers, query = {"X-Api-Key": "header-canary-0004"}, {"api_key": "query-canary-0005"}
+    tables = {"headers": headers, "query": query}
+
+    async def handle(exchange: Exchange) -> None:
+        said = f"{exchange.headers['x-api-key']} {exchange.query['api_key']}"
+        exchange.headers["authorization"] += f" {said}"
+        await echoing(status)(exchange)
+
+    async with Loopback(handle) as server:
+        made = config(server.url)
+        made["providers"]["lab"] |= tables
+        async with AsyncSpecRoute(max_retries=0, config=made) as client:
+            with reports() as told, pytest.raises(openai.APIError) as caught:
+                answer = await client.chat.completions.create(
+                    model="smart", messages=MESSAGES, stream=stream
+                )
+                async for _ in answer:
+                    pass
+            shown = [*texts_of(caught.value), repr(caught.value.body), repr(list(told))]
+    canaries = [*headers.values(), *query.values(), *CANARIES]
+    assert [c for c in canaries for text in shown if c in text] == []
+
+
+async def test_the_key_of_a_bundled_provider_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No table of the config names it: the key is found when the provider is asked."""
+    monkeypatch.setenv("OPENAI_API_KEY", CANARIES[2])
+
+    def quotes(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(401, json={"error": {"message": request.headers["authorization"]}})
+
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(quotes)) as http:
+        tables = config("http://127.0.0.1:9/v1")
+        async with AsyncSpecRoute(config=tables, http_client=http, max_retries=0) as client:
+            with reports() as told, pytest.raises(openai.AuthenticationError) as caught:
+                await client.chat.completions.create(model="openai:gpt-4.1", messages=MESSAGES)
+    shown = [*texts_of(caught.value), repr(caught.value.body), repr(list(told))]
+    assert "***" in str(caught.value)
+    assert [text for text in shown if CANARIES[2] in text] == []
 
 
 @pytest.mark.parametrize("how", ["copy", "function"])
