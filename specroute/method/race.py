@@ -1,7 +1,8 @@
 """``race``: draft and target start together; the draft's answer is used if it begins alike.
 
 For latency under load, where the target's tokens come slowly: its first :data:`WORDS` words decide.
-Until they are there, whatever both say alike is handed on at once. Then the draft's answer goes on
+Until they are there, whatever both say alike is handed on at once; a draft that differs in too many
+of them already has lost. Then the draft's answer goes on
 if at least ``min_accept`` of those words agree, and the target is left; else the target's own
 answer does. Which of the two is never decided by who finishes first: a draft whose first words
 have not come by then has lost. Heuristic, whoever wins: what was chosen depends on both. Costs the
@@ -70,6 +71,10 @@ async def _contest(session: Session, draft: _Draft) -> AsyncGenerator[Event]:
                     break
                 yield draft.judged(share)
                 session.notes.append(f"the target's answer: {share:.0%} of the words agree")
+            elif not decided and draft.lost(target, handed):
+                decided = True
+                yield draft.judged(draft.agreeing(target) / WORDS)
+                session.notes.append("the target's answer: the draft could no longer win")
             if decided:
                 await draft.aclose()  # It has lost: nothing more of it is paid for.
             ready = len(target) if decided else _alike(target, draft.text)
@@ -189,6 +194,29 @@ class _Draft:
         return (
             self.ended or session.target.can_continue(session.request, session.prompt) is not None
         )
+
+    def agreeing(self, target: str) -> int:
+        """How many of the target's first words, the one being said left out, the draft has."""
+        return sum(a == b for a, b in self._pairs(target))
+
+    def lost(self, target: str, handed: int) -> bool:
+        """Whether it can't win any more, whatever both go on to say: nothing is gained by waiting
+        for the target's other words then."""
+        begun = target[:handed]
+        if not (self.text.startswith(begun) or begun.startswith(self.text)):
+            return True
+        if self.done and not self.usable(begun, self._session):
+            return True
+        said = len(words(self.text)) if self.done else WORDS
+        missed = sum(a != b for a, b in self._pairs(target)) + max(WORDS - said, 0)
+        return (WORDS - missed) / WORDS < self._session.min_accept
+
+    def _pairs(self, target: str) -> list[tuple[str, str]]:
+        """The words that both have said to their ends, of those that decide."""
+        mine = words(self.text)
+        if not self.done:
+            mine = mine[:-1]
+        return list(zip(words(target)[:-1][:WORDS], mine, strict=False))
 
     def judged(self, share: float) -> RoundDone:
         """The contest as a round."""

@@ -61,6 +61,18 @@ async def test_another_beginning_is_the_targets_answer() -> None:
         await quiet(world.draft)
 
 
+async def test_a_draft_that_can_not_win_any_more_holds_nothing_back() -> None:
+    """The target's words are handed on as soon as too many differ, not after all that decide."""
+    async with two("race", answers(), OTHER, pace="ttft=150ms,tpot=5ms") as world:
+        text, events = await follow(world.client)
+        assert text == TARGET
+        first = next(e.text for e in events if isinstance(e, Commit))
+        assert len(words(first)) <= WORDS / 2
+        notes = events[-1].report.notes
+        assert any("could no longer win" in note for note in notes)
+        assert events[-1].report.accepted < events[-1].report.drafted
+
+
 async def test_a_draft_that_is_late_has_lost() -> None:
     """However alike it would have been."""
     async with two("race", answers(), ALIKE, pace="tpot=1ms", draft_pace="ttft=5s") as world:
