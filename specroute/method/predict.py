@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 REFUSED = (400, 422)
 """Statuses by which a server says that it takes no prediction, or not with this request."""
+NAMES = (b"prediction", b"speculation")
+UNNAMED = 3
+"""Refusals in a row that don't name it, after which it is taken to be the reason: the caller's own
+request may be what is wrong."""
 CUT = "cut early: the server counted rejected predicted tokens against max_tokens"
 
 
 async def run(session: Session) -> AsyncGenerator[Event]:
-    """Stream to the end. A refused prediction becomes a hand-over, and the target isn't sent one
-    again; other provider errors pass through, as a plain call's would."""
+    """Stream to the end. A refused prediction becomes a hand-over, and where it was the reason the
+    target isn't sent one again; other provider errors pass through, as a plain call's would."""
     started = session.clock()
     try:
         proposal = await session.draft(session.predicted_tokens, greedy=True)
@@ -39,6 +43,7 @@ async def run(session: Session) -> AsyncGenerator[Event]:
     drafted_s = session.clock() - started
     usage, finish = Usage(), None
     first = last = 0.0
+    learned = session.target.learned
     stream = session.stream("predict", predicted=proposal.text)
     try:
         async with aclosing(stream):
@@ -54,9 +59,14 @@ async def run(session: Session) -> AsyncGenerator[Event]:
     except StatusError as error:
         if error.status not in REFUSED or session.answer.tokens:
             raise
-        session.target.learned.prediction_refused = f"the target refused a prediction: {error}"
-        yield Handover(session.target.learned.prediction_refused)
+        said = f"the target refused a prediction: {error}"
+        learned.predictions_refused += 1
+        named = any(name in error.body.lower() for name in NAMES)
+        if named or learned.predictions_refused >= UNNAMED:
+            learned.prediction_refused = said
+        yield Handover(said)
         return
+    learned.predictions_refused = 0
     rejected = usage.rejected_prediction_tokens or 0
     accepted = usage.accepted_prediction_tokens
     made = usage.completion_tokens

@@ -42,6 +42,8 @@ class Learned:
     """Why it is not asked for draws in the middle of judging: an answer to that was none."""
     prediction_refused: str = ""
     """What the target said when it refused a prediction."""
+    predictions_refused: int = 0
+    """Requests with a prediction in a row that were refused for a reason that doesn't name it."""
     schema_refused: bool = False
     """It answered a ``response_format`` with an error."""
     vocabulary: Vocabulary | None = None

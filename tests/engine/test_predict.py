@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+import openai
 import pytest
 
 from specroute import AsyncSpecRoute, report
 from specroute.reference.running import ReferenceServer
 from tests.engine.answers import VOCABULARY, EchoDrafter, ask
 from tests.engine.world import World, speculating
+from tests.support.proxy import Fault, Proxy
 
 OLD = (
     "one, two, three, four; one, two, six. The quick brown fox jumps over the lazy dog and rests. "
@@ -28,7 +30,7 @@ def spec(text: str = NEW) -> dict[str, Any]:
 
 @asynccontextmanager
 async def predicting(
-    server: ReferenceServer, policy: Mapping[str, Any] = PREDICT, **capabilities: Any
+    server: ReferenceServer | Proxy, policy: Mapping[str, Any] = PREDICT, **capabilities: Any
 ) -> AsyncIterator[AsyncSpecRoute]:
     """A client with the n-gram drafter at a server whose profile says that it takes predictions."""
     config = {
@@ -100,6 +102,27 @@ async def test_a_refused_prediction_is_not_sent_again() -> None:
         assert got.report.method == "plain"
         assert "refused a prediction" in got.report.plan_reason
     assert [r.status for r in server.log].count(400) == 1
+
+
+async def test_a_request_that_is_wrong_itself_says_nothing_of_predictions() -> None:
+    """Its error is the caller's, and the next request is sent with a prediction."""
+    with ReferenceServer(spec()) as server:
+        async with predicting(server) as client:
+            with pytest.raises(openai.BadRequestError, match="top_p"):
+                await ask(client, prompt=PROMPT, top_p=7)
+            got = await ask(client, prompt=PROMPT)
+            assert got.report is not None and got.report.method == "predict"
+
+
+async def test_refusals_that_give_no_reason_are_believed_at_the_third() -> None:
+    """Each such request is answered by a plain call."""
+    with ReferenceServer(spec()) as server:
+        vague = Fault("status", status=400)
+        fault = lambda path, body, n: vague if body.get("prediction") else None  # noqa: E731
+        async with Proxy(server.base_url, fault) as proxy, predicting(proxy) as client:
+            for _ in range(5):
+                assert (await ask(client, prompt=PROMPT)).text == NEW
+            assert proxy.count(lambda path, body: bool(body.get("prediction"))) == 3
 
 
 async def test_a_server_that_ignores_the_prediction_still_answers() -> None:
