@@ -215,11 +215,14 @@ class PlainStream:
             or b"\r" in chunk
         ):
             return None
-        try:
-            for line in chunk[:-2].split(b"\n\n"):
-                json.loads(line[6:])
-        except ValueError:
-            return None
+        # Whoever may have to go on elsewhere has to know at once. Otherwise what looks whole need
+        # not be read twice: the reader's own decoding tells.
+        if self._recovery is not None or not _looks_whole(chunk):
+            try:
+                for line in chunk[:-2].split(b"\n\n"):
+                    json.loads(line[6:])
+            except ValueError:
+                return None
         self._decoder.skip()
         self._delivered = True
         self._tally.content(self._reply.watch.content(), events)
@@ -360,6 +363,16 @@ def _end_later(
     tally.end(outcome, complete=complete, error=error)
     if permits is not None:
         permits.settle(used)
+
+
+def _looks_whole(chunk: bytes) -> bool:
+    """Whether brackets and quotes pair up, as they do in JSON without escapes."""
+    return (
+        b"\\" not in chunk
+        and chunk.count(b"{") == chunk.count(b"}")
+        and chunk.count(b"[") == chunk.count(b"]")
+        and not chunk.count(b'"') % 2
+    )
 
 
 def _no_events(chunk: bytes) -> bool:
