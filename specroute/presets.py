@@ -32,7 +32,9 @@ class Preset:
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Parameter → the words it may be."""
     at_least: Mapping[str, float] = field(default_factory=dict)
-    """Parameter → its smallest value."""
+    """Parameter → its smallest value,"""
+    at_most: Mapping[str, float] = field(default_factory=dict)
+    """and its largest, for those that aren't whole numbers."""
 
     @property
     def own(self) -> bool:
@@ -52,7 +54,7 @@ class Preset:
         limit = self.at_least.get(key)
         if isinstance(default, int):
             return tables.integer(value, at_least=None if limit is None else int(limit))
-        return tables.number(value, at_least=limit)
+        return tables.number(value, at_least=limit, at_most=self.at_most.get(key))
 
 
 def preset_names() -> tuple[str, ...]:
@@ -86,12 +88,14 @@ def load_preset(name: str) -> Preset:
     words = {key: choices.get(key, tables.strings, ()) for key in tuple(choices.data)}
     limits = root.table("at_least")
     least = {key: limits.get(key, tables.number, 0.0) for key in tuple(limits.data)}
+    limits = root.table("at_most")
+    most = {key: limits.get(key, tables.number, 0.0) for key in tuple(limits.data)}
     root.finish()
-    for key in {*words, *least} - set(values):
+    for key in {*words, *least, *most} - set(values):
         problems.append(f"limit for {key!r}, which is no parameter")
     if problems:
         raise ConfigError(problems, source)
-    return Preset(name, policy, summary, values, words, least)
+    return Preset(name, policy, summary, values, words, least, most)
 
 
 def _param(value: Any) -> Param:

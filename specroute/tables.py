@@ -104,14 +104,24 @@ def integer(value: Any, *, at_least: int | None = None) -> int:
     return value
 
 
-def number(value: Any, *, at_least: float | None = None, above: float | None = None) -> float:
+def number(
+    value: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+) -> float:
     """A finite number; whole numbers become floats."""
     what = "a number"
     if at_least is not None:
         what += f" ≥ {at_least:g}"
     if above is not None:
         what += f" > {above:g}"
+    if at_most is not None:
+        what += f" ≤ {at_most:g}" if at_least is None else f" and ≤ {at_most:g}"
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Expected(what)
+    if at_most is not None and value > at_most:
         raise Expected(what)
     if (at_least is not None and value < at_least) or (above is not None and value <= above):
         raise Expected(what)

@@ -39,10 +39,9 @@ def _rows(code: str) -> Iterator[tuple[str, str, str, str]]:
         for key, value in preset.params.items():
             if key in preset.choices:
                 allowed = ", ".join(preset.choices[key])
-            elif key in preset.at_least:
-                allowed = f"≥ {preset.at_least[key]:g}"
             else:
-                allowed = ""
+                limits = ((preset.at_least, "≥"), (preset.at_most, "≤"))
+                allowed = ", ".join(f"{sign} {end[key]:g}" for end, sign in limits if key in end)
             yield (
                 f"{code}{name}{code}",
                 f"{code}{key}{code}",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from specroute import tables
 from specroute.errors import ConfigError
 from specroute.presets import load_preset, preset_names
 
@@ -32,3 +33,13 @@ def test_an_unknown_preset_is_suggested() -> None:
         match=r"did you mean 'balanced'.*known: balanced, cost, exact-only, fixed, latency",
     ):
         load_preset("balance")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("tau", 1.5), ("mean_logprob", 0.5), ("min_accept", 70), ("hedge", 5), ("agreement", 90)],
+)
+def test_a_share_above_one_is_named(key: str, value: float) -> None:
+    """In the config's words, not as whatever the policy's own parts would raise."""
+    with pytest.raises(tables.Expected, match="≤"):
+        load_preset("fixed").read(key, value)
