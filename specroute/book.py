@@ -17,7 +17,7 @@ from specroute.types import Attempt, Usage
 class Entry:
     """One open line of the book; fill in ``usage`` and ``request_id`` as they become known."""
 
-    __slots__ = ("beyond", "estimated", "request_id", "usage")
+    __slots__ = ("beyond", "estimated", "request_id", "sends", "usage")
 
     def __init__(self) -> None:
         self.usage = Usage()
@@ -27,6 +27,9 @@ class Entry:
         self.beyond: int | None = None
         """Of a call whose prompt was the request's own and the answer's beginning: about how many
         tokens of that. Its prompt can be counted once the request's own is known."""
+        self.sends: int | None = None
+        """The same of a call whose answer comes all at once: what it is taken to have used if it
+        is ended before that. What it had said by then nobody knows, it counts as nothing."""
 
 
 class Book:
@@ -58,6 +61,8 @@ class Book:
             raise
         except BaseException as error:
             outcome = "cancelled" if _is_cancel(error) else type(error).__name__
+            if _is_cancel(error) and entry.sends is not None and entry.usage == Usage():
+                entry.usage, entry.beyond, entry.estimated = Usage(None, 0), entry.sends, True
             raise
         finally:
             if entry.usage.prompt_tokens is None and entry.beyond is not None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from specroute.book import Book, Entry
 from specroute.context import Committed
 from specroute.draft.base import DraftSession, Proposal, joined
+from specroute.draft.ngram import split_pieces
 from specroute.draft.pieces import Streams, pieces
 from specroute.draft.remote import in_context
 from specroute.vocabulary import Vocabulary
@@ -36,6 +37,7 @@ async def whole(
     made = Proposal("", ())
     billed = isinstance(drafting, Streams)
     with book.attempt(target, "draft") if billed else nullcontext(Entry()) as entry:
+        entry.sends = len(split_pieces(committed.text))
         async with aclosing(pieces(drafting, committed, k, temperature)) as found:
             async for piece in found:
                 made = joined(made, piece)

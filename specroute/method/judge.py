@@ -170,6 +170,7 @@ async def _verdict(session: Session, pieces: Sequence[str]) -> str:
 async def _ask(session: Session, body: dict[str, Any]) -> str:
     target = session.target
     with session.book.attempt(str(target.ref), "judge") as entry:
+        entry.sends = _count(body["messages"][-1]["content"])
         reply = await target.http.post_json(
             "/chat/completions", body, session.optional_deadline, purpose="judge"
         )

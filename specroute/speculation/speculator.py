@@ -122,7 +122,8 @@ class Speculator:
             # Nobody will answer this request any more, but what it has used is on its bill.
             left = isinstance(error, asyncio.CancelledError)
             said = "closed by the caller" if left else str(error) or type(error).__name__
-            report = ledger.booked(call.handle.base, book.attempts, self.pool.price_of)
+            lines = book.with_prompts(request.about_tokens)
+            report = ledger.booked(call.handle.base, lines, self.pool.price_of)
             call.handle.finish(replace(report, error=said))
             raise
 
@@ -156,7 +157,7 @@ class Speculator:
                 self.pool.time_scoring(target, book)
                 self.pool.look_beside(target, call.resolved.asked, call.announce)
                 if target.learned.scoring == "unknown":
-                    self._keep(call, book, [])
+                    self._keep(call, request, book, [])
                     return f"not speculated on: the target {target.learned.reason}"
             resting = target.learned.resting(call.deadline.clock())
             options = self._planning.options(request, target, model, policy, floor, resting)
@@ -173,7 +174,7 @@ class Speculator:
             )
             undrafted = plan.drafter is None and plan.method is not Method.HEDGE
             if plan.method is Method.PLAIN or undrafted:
-                self._keep(call, book, [])
+                self._keep(call, request, book, [])
                 return plan.reason
             session = await open_session(
                 self.pool,
@@ -189,13 +190,13 @@ class Speculator:
                 traffic,
             )
         except templates.NoTemplate as error:
-            self._keep(call, book, [])
+            self._keep(call, request, book, [])
             return str(error)
         except (DraftError, ProviderError) as error:
-            self._keep(call, book, [f"speculation could not start: {error}"])
+            self._keep(call, request, book, [f"speculation could not start: {error}"])
             return f"speculation could not start: {error}"
         if isinstance(session, str):
-            self._keep(call, book, [])
+            self._keep(call, request, book, [])
             return session
         after.session = session
         self.shadow.begin()
@@ -208,16 +209,17 @@ class Speculator:
             return await Delivery(session, call.handle, self._supervisor).start()
         except (NothingCommitted, ProviderError) as error:
             call.failed = error if isinstance(error, ProviderError) else None
-            self._keep(call, book, session.notes)
+            self._keep(call, request, book, session.notes)
             if session.redrawn is not None:
                 call.handle.update(
                     exactness=Exactness.HEURISTIC.value, exactness_reason=session.redrawn
                 )
             return f"{plan.method} gave no text: {error}"
 
-    def _keep(self, call: TextCall, book: Book, notes: Sequence[str]) -> None:
+    def _keep(self, call: TextCall, request: TextRequest, book: Book, notes: Sequence[str]) -> None:
         """What was tried before the plain call stays in the request's report."""
-        call.handle.update(attempts=tuple(book.attempts), notes=tuple(notes))
+        lines = book.with_prompts(request.about_tokens)
+        call.handle.update(attempts=tuple(lines), notes=tuple(notes))
 
     def ahead(
         self, call: TextCall, booked: Callable[[Attempt], None], note: Callable[[str], None]

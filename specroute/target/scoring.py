@@ -46,6 +46,10 @@ async def score(
     ask = _ask(target, form, prompt, committed, draft, logprobs, sampling)
     request = dialect.request(ask)
     with book.attempt(str(target.ref), purpose) as entry:
+        if isinstance(draft, str):
+            entry.sends = (len(committed.text) + len(draft)) // 4
+        elif committed.ids is not None:
+            entry.sends = len(committed.ids) + len(draft)
         reply = await target.http.post_json(
             request.path,
             request.payload,

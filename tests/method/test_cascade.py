@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specroute import Commit, Done, Provisional, Report
+from specroute import Commit, Done, Provisional, Report, reports
 from specroute.acceptance import MeanLogprob, Ratio
 from specroute.candidates import PLAIN as PLAIN_PLAN
 from specroute.candidates import Candidate, Candidates
@@ -273,12 +273,14 @@ async def test_leaving_at_any_point_ends_every_call(after: float) -> None:
         drafter = UpTo(spec, 30)
         async with speculating(World(spec), server, drafter=drafter, policy=CASCADE) as client:
             await client.warm_up()
-            task = asyncio.create_task(ask(client, stream=False))
-            await asyncio.sleep(after)
-            task.cancel()
-            await asyncio.wait([task])
+            with reports() as seen:
+                task = asyncio.create_task(ask(client, stream=False))
+                await asyncio.sleep(after)
+                task.cancel()
+                await asyncio.wait([task])
             await quiet(server)
             assert not drafter.open_sessions
+            assert all(report.billed_prompt_tokens is not None for report in seen)
 
 
 @pytest.mark.parametrize("mode", ["raise", "crash", "empty", "foreign"])

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from specroute import Provisional
+from specroute import Provisional, reports
 from specroute.draft.ngram import split_pieces
 from specroute.errors import BadAnswer
 from specroute.method.judge import SCHEMA, Opinion, parts, question, read
 from tests.engine.answers import ask
-from tests.engine.test_exits import quiet
+from tests.engine.test_exits import active, quiet, until
 from tests.method.world import two
 from tests.provisional.test_speculate import follow
 
@@ -139,12 +139,31 @@ async def test_leaving_ends_draft_and_verdict(after: float) -> None:
     async with two(
         "judge", answers(verdict(3)), DRAFT, pace="ttft=5s", draft_pace="ttft=60ms,tpot=1ms"
     ) as world:
-        task = asyncio.create_task(ask(world.client, stream=False))
-        await asyncio.sleep(after)
-        task.cancel()
-        await asyncio.wait([task])
+        with reports() as seen:
+            task = asyncio.create_task(ask(world.client, stream=False))
+            await asyncio.sleep(after)
+            task.cancel()
+            await asyncio.wait([task])
         await quiet(world.target)
         await quiet(world.draft)
+        for report in seen:
+            assert report.cost_usd is not None
+            assert all(a.estimated for a in report.attempts if a.outcome == "cancelled")
+
+
+async def test_a_verdict_that_was_left_is_reckoned_by_what_was_sent() -> None:
+    """The conversation, the draft and the question; no output, since nobody knows of any."""
+    async with two("judge", answers(verdict(3)), DRAFT, pace="tpot=2s") as world:
+        with reports() as seen:
+            task = asyncio.create_task(ask(world.client, stream=False))
+            await until(lambda: bool(active(world.target)))
+            task.cancel()
+            await asyncio.wait([task])
+        (report,) = seen
+        left = report.attempts[-1]
+        assert (left.purpose, left.outcome, left.estimated) == ("judge", "cancelled", True)
+        assert (left.usage.prompt_tokens or 0) > 100 and left.usage.completion_tokens == 0
+        assert report.cost_usd
 
 
 @pytest.mark.parametrize(
