@@ -96,7 +96,7 @@ class Kept:
         kept = self._read() or {}
         try:
             own = merged(own, kept, time.time())
-        except (LookupError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             log.warning("%s is replaced: %s: %s", path, type(error).__name__, error)
         partial = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.partial")
         try:
@@ -113,10 +113,15 @@ class Kept:
         if path is None or not path.exists():
             return None
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
             if not isinstance(found, dict):
                 raise ValueError("not a JSON object")
         except (OSError, ValueError) as error:
             log.warning("%s is not used: %s", path, error)
             return None
         return found
+
+
+def _no_number(name: str) -> float:
+    """NaN would spread from one figure to all that is measured later."""
+    raise ValueError(f"{name} is no figure")

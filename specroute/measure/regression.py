@@ -17,6 +17,8 @@ from specroute.measure.level import Drift, Scatter, clipped, like, standardised
 KEPT = 8
 """Observations kept as they came, to start anew from after a step."""
 _TINY = 1e-9
+_ALIKE = 1e-9
+"""The share of a feature's mean square that it varies by at least: less is rounding."""
 
 
 class Regression:
@@ -188,21 +190,20 @@ def _solved(
     """(coefficients, inverse) of the symmetric system with ``ridge`` on the slopes' diagonal."""
     a00, a01, a02, a11, a12, a22 = a
     a00 += 1e-12
-    a11 += ridge[0]
-    a22 += ridge[1]
-    c00 = a11 * a22 - a12 * a12
-    c01 = a02 * a12 - a01 * a22
-    c02 = a01 * a12 - a02 * a11
-    det = a00 * c00 + a01 * c01 + a02 * c02
-    c11 = a00 * a22 - a02 * a02
-    c12 = a01 * a02 - a00 * a12
-    c22 = a00 * a11 - a01 * a01
-    i00, i01, i02 = c00 / det, c01 / det, c02 / det
-    i11, i12, i22 = c11 / det, c12 / det, c22 / det
+    # The base is solved for last: what the features vary by is told apart from what they are, so
+    # that like prompts, however long, leave no determinant of 0.
+    mx, my = a01 / a00, a02 / a00
+    xx = max(a11 - mx * a01, 0.0) + ridge[0] + _ALIKE * a11 + _TINY**2
+    yy = max(a22 - my * a02, 0.0) + ridge[1] + _ALIKE * a22 + _TINY**2
+    xy = a12 - mx * a02
+    most = math.sqrt((xx - ridge[0]) * (yy - ridge[1]))
+    xy = min(max(xy, -most), most)
+    det = xx * yy - xy * xy
+    i11, i12, i22 = yy / det, -xy / det, xx / det
+    i01, i02 = -(mx * i11 + my * i12), -(mx * i12 + my * i22)
+    i00 = 1 / a00 - mx * i01 - my * i02
     b0, b1, b2 = b
-    theta = (
-        i00 * b0 + i01 * b1 + i02 * b2,
-        i01 * b0 + i11 * b1 + i12 * b2,
-        i02 * b0 + i12 * b1 + i22 * b2,
-    )
+    bx, by = b1 - mx * b0, b2 - my * b0
+    slope_x, slope_y = i11 * bx + i12 * by, i12 * bx + i22 * by
+    theta = (b0 / a00 - mx * slope_x - my * slope_y, slope_x, slope_y)
     return theta, (i00, i01, i02, i11, i12, i22)

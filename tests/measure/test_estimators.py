@@ -105,6 +105,19 @@ def test_a_law_from_one_observation_is_that_observation() -> None:
     assert far.high - far.low > 2 * (here.high - here.low)
 
 
+def test_no_mix_of_lengths_loads_and_times_leaves_a_law_unsolved() -> None:
+    """From a nanosecond to days, from empty prompts to ten million tokens."""
+    rng = random.Random(1)
+    for _ in range(300):
+        found = Regression((1000.0, 10.0), (0.05, 0.2))
+        for _ in range(6):
+            context, others = rng.choice((0, 10, 500, 10**7)), rng.choice((0, 3, 1000))
+            found.add(context, others, rng.choice((1e-9, 0.02, 0.5, 30.0, 1e6)))
+        law = found.law()
+        assert law is not None
+        assert math.isfinite(law.at(500, 1).mean)
+
+
 def test_slopes_are_never_below_zero() -> None:
     """Longer prompts take no less time, whatever a few observations look like."""
     found = Regression((1000.0, 10.0), (0.02, 0.02))

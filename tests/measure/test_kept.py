@@ -142,6 +142,8 @@ def test_what_another_config_has_kept_stays(folder: Path) -> None:
         "[]",
         '{"version": 99, "entries": []}',
         '{"version": 1}',
+        '{"version": 1, "entries": [], "more": NaN}',
+        f'{{"version": 1, "entries": [{{"kind": "x", "key": [""], "at": {10**400}}}]}}',
         '{"version": 1, "entries": [{"kind": "target", "key": ["10.0.0.5:http/v1 big"], "at": 0}]}',
     ],
 )
