@@ -19,6 +19,7 @@ from specroute.context import Committed
 from specroute.continuing import Continuing
 from specroute.draft.backoff import Backoff
 from specroute.draft.base import Distribution, Drafter, DraftSession, Proposal
+from specroute.draft.whole import some as some_draft
 from specroute.draft.whole import whole as whole_draft
 from specroute.errors import DraftError, LimitReached, ProviderError, StatusError
 from specroute.events import RoundDone
@@ -270,6 +271,7 @@ class Session(Continuing):
                     # Ids that nobody here can read would only bring ids that nobody can use.
                     prompt = self.prompt if vocabulary else replace(self.prompt, ids=None)
                     drafting = self._drafting[drafter.name] = await drafter.open(prompt, vocabulary)
+                place = self.draft_targets.get(drafter.name, "")
                 if whole:
 
                     def show(made: Proposal) -> None:
@@ -277,12 +279,13 @@ class Session(Continuing):
                         if told is not None:
                             told(made)
 
-                    place = self.draft_targets.get(drafter.name, "")
                     proposal = await whole_draft(
                         drafting, committed, k, temperature, vocabulary, show, self.book, place
                     )
                 else:
-                    proposal = await drafting.propose(committed, k, temperature)
+                    proposal = await some_draft(
+                        drafting, committed, k, temperature, self.book, place
+                    )
         except DraftError:
             raise
         except TimeoutError as error:
@@ -294,9 +297,6 @@ class Session(Continuing):
             raise self._rests(drafter, f"{type(error).__name__}: {error}") from error
         self.resting.pop(drafter.name, None)
         self.tally.draft_s += proposal.seconds
-        if proposal.usage is not None and not whole:
-            with self.book.attempt(self.draft_targets[drafter.name], "draft") as entry:
-                entry.usage = proposal.usage
         return _judgeable(proposal, k, vocabulary)
 
     def _rests(self, drafter: Drafter, said: str) -> DraftError:

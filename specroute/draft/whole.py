@@ -1,10 +1,11 @@
-"""A draft of the whole answer, told of while it is made and booked as far as it came.
+"""Asking for a draft of the whole answer or of some tokens, booked as far as it came.
 
 Knows how a long draft's pieces become one proposal in the target's ids. Knows no rounds.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
@@ -50,3 +51,27 @@ async def whole(
         said = vocabulary.decode(ids)
         made = replace(made, text=said, ids=ids, ended=made.ended and said == made.text)
     return made
+
+
+async def some(
+    drafting: DraftSession,
+    committed: Committed,
+    k: int,
+    temperature: float,
+    book: Book,
+    target: str,
+) -> Proposal:
+    """Up to ``k`` tokens after ``committed``. A call that a provider counted has its line in the
+    ``book``; so has one that is ended before its answer. Raises what the session raises."""
+    try:
+        proposal = await drafting.propose(committed, k, temperature)
+    except asyncio.CancelledError:
+        if isinstance(drafting, Streams):  # Nothing else in it takes time.
+            with book.attempt(target, "draft") as entry:
+                entry.sends = len(split_pieces(committed.text))
+                raise
+        raise
+    if proposal.usage is not None:
+        with book.attempt(target, "draft") as entry:
+            entry.usage = proposal.usage
+    return proposal

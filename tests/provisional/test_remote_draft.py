@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from specroute import AsyncSpecRoute, Done, Provisional
+from specroute import AsyncSpecRoute, Done, Provisional, reports
 from specroute.context import Committed, Prompt
 from specroute.draft.pieces import pieces
 from specroute.draft.remote import remote_drafter
 from specroute.reference.running import ReferenceServer
 from specroute.target import prefill
-from tests.engine.answers import TEXT, script
-from tests.engine.test_exits import LONG, quiet
+from tests.engine.answers import TEXT, ask, script
+from tests.engine.test_exits import LONG, active, quiet, until
+from tests.method.world import two
 from tests.provisional.test_speculate import CHAT, PLAIN, follow
 
 
@@ -71,6 +73,25 @@ async def test_a_remote_draft_that_was_left_early_is_booked_as_far_as_it_came() 
             drafted = [a for a in stream.report.attempts if a.purpose == "draft"]
             assert [a.outcome for a in drafted] == ["cancelled"]
             assert drafted[0].estimated and (drafted[0].usage.completion_tokens or 0) >= 3
+
+
+@pytest.mark.parametrize("method", ["predict", "prefix"])
+async def test_a_remote_draft_that_never_came_is_booked(method: str) -> None:
+    """Its prompt was sent: the line is reckoned, and the dollars are known."""
+    answers = [{"when": "go", "text": "one, two, three. " * 40}]
+    async with two(
+        method, answers, "four", pace="tpot=20ms", draft_pace="tpot=2s,ttft=0s"
+    ) as world:
+        with reports() as seen:
+            task = asyncio.create_task(ask(world.client, stream=False))
+            await until(lambda: bool(active(world.draft)))
+            task.cancel()
+            await asyncio.wait([task])
+        await quiet(world.draft)
+        (report,) = seen
+        (left,) = [a for a in report.attempts if a.purpose == "draft"]
+        assert (left.target, left.outcome, left.estimated) == ("cheap:small", "cancelled", True)
+        assert report.cost_usd is not None
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["goes on", "repeats and trims"])
