@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from specroute.engine import NothingCommitted, speculate
-from specroute.errors import ProviderError, StreamAbandoned
+from specroute.errors import ProviderError, StreamAbandoned, StreamTruncated
 from specroute.http import wire
 from specroute.http.chunks import Encoder
 from specroute.http.supervisor import Supervisor
@@ -103,9 +103,12 @@ class Delivery:
         except BaseException as error:
             await session.aclose()
             self._close(error)
-            self._outbox.fail(error)
+            shown: BaseException = error
+            if isinstance(error, asyncio.CancelledError):  # Not its reader's, who has left.
+                shown = interrupted(session.target.ref.provider)
+            self._outbox.fail(shown)
             if not self._begun.done():
-                self._begun.set_exception(error)
+                self._begun.set_exception(shown)
                 self._begun.exception()
             if not isinstance(error, asyncio.CancelledError | StreamAbandoned):
                 raise
@@ -225,6 +228,13 @@ def _prompt_tokens(session: Session) -> int | None:
     return next((count for count in counts if count is not None), None)
 
 
+def interrupted(provider: str) -> StreamTruncated:
+    """What a reader is told whose answer was ended from elsewhere: it is not complete."""
+    return StreamTruncated(
+        "the client was closed before the answer was complete", provider=provider
+    )
+
+
 class Outbox:
     """Chunks between the loop and its reader, at most ``RUN_AHEAD`` of them.
 
@@ -238,6 +248,7 @@ class Outbox:
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
         self._closed = False
+        self._left = False
 
     async def put(self, chunk: bytes) -> None:
         try:
@@ -262,11 +273,15 @@ class Outbox:
         self._closed = True
         self._changed.set()
 
+    def leave(self) -> None:
+        """Its reader wants no more: whatever ends the stream now is no error to it."""
+        self._left = True
+
     async def get(self) -> bytes | None:
         """The next chunk, ``None`` at the end; raises what ended the stream early."""
         while not self._chunks:
             if self._closed:
-                if self._error is not None and not isinstance(self._error, asyncio.CancelledError):
+                if self._error is not None and not self._left:
                     raise self._error
                 return None
             self._changed.clear()
@@ -317,6 +332,7 @@ class SpeculativeStream:
 
     async def aclose(self) -> None:
         """End the loop and every upstream request of it; idempotent."""
+        self._outbox.leave()
         if not self._ending.task.done():
             self._ending.ask()
             await asyncio.wait([self._ending.task])

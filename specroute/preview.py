@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx2
 
-from specroute.delivery import Outbox, SpeculativeStream
+from specroute.delivery import Outbox, SpeculativeStream, interrupted
 from specroute.draft.ahead import Ahead
 from specroute.errors import DraftError, StatusError
 from specroute.exchange import Reply
@@ -119,6 +119,9 @@ class Preview:
         answering = asyncio.create_task(self._answer(answer), name="answer")
         try:
             await asyncio.wait([answering])
+        except asyncio.CancelledError:
+            self._fail(interrupted(self._handle.base.target.partition(":")[0]))
+            raise
         finally:
             try:
                 # What drafting cost goes into the books before the answer closes them.

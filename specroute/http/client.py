@@ -273,6 +273,11 @@ class HttpClient:
             raise watch.exceeded(deadline.limit(None)[1]) from error
         except (httpx2.RequestError, ssl.SSLError) as error:
             raise self._no_connection(request, error) from error
+        except RuntimeError as error:
+            if not self.client.is_closed:
+                raise
+            said = f"{name}: the client was closed while this request was under way"
+            raise ConnectFailed(said, provider=name) from error
 
     def _no_connection(self, request: httpx2.Request, error: Exception) -> ConnectFailed:
         detail = str(error) if isinstance(error, httpx2.ConnectError | ssl.SSLError) else ""

@@ -208,6 +208,8 @@ class Speculator:
         try:
             return await Delivery(session, call.handle, self._supervisor).start()
         except (NothingCommitted, ProviderError) as error:
+            if call.handle.done:
+                raise  # Ended from elsewhere: the client was closed, and nobody asks any more.
             call.failed = error if isinstance(error, ProviderError) else None
             self._keep(call, request, book, session.notes)
             if session.redrawn is not None:
