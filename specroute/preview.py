@@ -120,7 +120,7 @@ class Preview:
         try:
             await asyncio.wait([answering])
         except asyncio.CancelledError:
-            self._fail(interrupted(self._handle.base.target.partition(":")[0]))
+            self._fail(interrupted((self._handle.base.target or "").partition(":")[0]))
             raise
         finally:
             try:

@@ -1,7 +1,8 @@
 """Chunks that openai's types do not foresee, made into what they mean.
 
-Pure. ``choices: null`` and ``delta: null`` become empty, tool calls without an index get theirs;
-anything else stays as it is. Which chunks to look at, the marks in their bytes tell.
+Pure. ``choices: null`` and a ``delta`` that is null or missing become empty, tool calls without an
+index get theirs; anything else stays as it is. Which chunks to look at, the marks in their bytes
+tell.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ _ODD = re.compile(rb'"(?:choices|delta)"\s*:\s*null|"tool_calls"\s*:\s*\[\s*\{')
 
 def looks_odd(payload: bytes) -> bool:
     """Whether :meth:`Mender.mend` may have something to do."""
-    return _ODD.search(payload) is not None
+    if _ODD.search(payload) is not None:
+        return True
+    return b'"choices"' in payload and b'"delta"' not in payload and b'"text"' not in payload
 
 
 class Mender:
@@ -36,8 +39,9 @@ class Mender:
         for choice in choices if isinstance(choices, list) else ():
             if not isinstance(choice, dict):
                 continue
-            if "delta" in choice and choice["delta"] is None:
-                choice["delta"] = {}
+            if choice.get("delta") is None and "text" not in choice:
+                message = choice.get("message")
+                choice["delta"] = message if isinstance(message, dict) else {}
                 mended = True
             delta = choice.get("delta")
             calls = delta.get("tool_calls") if isinstance(delta, dict) else None

@@ -94,12 +94,21 @@ def error_in(data: Mapping[str, Any]) -> Any:
 
 
 def check_answer(data: Mapping[str, Any], *, provider: str) -> None:
-    """:class:`BadAnswer` for a chat or completions answer without its list of choices."""
-    if not isinstance(data.get("choices"), list):
+    """:class:`BadAnswer` for a chat or completions answer without a list of choices that hold
+    something."""
+    choices = data.get("choices")
+    if not (isinstance(choices, list) and choices and all(map(_holds_something, choices))):
         shown = describe(dumps(dict(data), lenient=True), "JSON")
         raise BadAnswer(
             f"{provider}: expected an answer with choices, got {shown}", provider=provider
         )
+
+
+def _holds_something(choice: Any) -> bool:
+    if not isinstance(choice, Mapping):
+        return False
+    message = choice.get("message", choice.get("delta"))
+    return isinstance(message, Mapping) or isinstance(choice.get("text"), str)
 
 
 def error_message(error: Any, default: str) -> str:
@@ -203,6 +212,7 @@ def as_chunks(data: Mapping[str, Any]) -> bytes:
             one["delta"] = delta
         choices.append(one)
     chunk = {**data, "choices": choices}
+    chunk.pop("error", None)  # An answer is an answer: openai would raise it instead.
     if chunk.get("object") == "chat.completion":
         chunk["object"] = "chat.completion.chunk"
     return b"data: " + dumps(chunk, lenient=True) + b"\n\n" + DONE

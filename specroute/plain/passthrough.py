@@ -210,6 +210,7 @@ class PlainStream:
             or b'"finish_reason": "' in chunk
             or b'"error"' in chunk
             or b'"tool_calls":[{' in chunk
+            or b'"tool_calls": [{' in chunk
             or b'"usage":{' in chunk
             or b'"usage": {' in chunk
             or b"\r" in chunk

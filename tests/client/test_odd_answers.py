@@ -10,6 +10,7 @@ import pytest
 
 import specroute
 from specroute.http.mend import Mender, looks_odd
+from tests.client.test_fallback import ask, two
 from tests.client.world import MESSAGES, configured
 from tests.support.loopback import DONE, Exchange, event
 
@@ -27,6 +28,7 @@ def bare(**fields: Any) -> bytes:
 
 
 HELLO = [part({"role": "assistant"}), part({"content": "Hel"}), part({"content": "lo"})]
+STOP = {"index": 0, "finish_reason": "stop"}
 END = [part({}, "stop"), DONE]
 
 STREAMS: dict[str, list[bytes]] = {
@@ -40,6 +42,12 @@ STREAMS: dict[str, list[bytes]] = {
     "choices empty last": [*HELLO, END[0], bare(choices=[]), DONE],
     "no choices": [bare(), *HELLO, *END],
     "delta null": [part(None), *HELLO, part(None, "stop"), DONE],
+    "no delta": [bare(choices=[{"index": 0}]), *HELLO, bare(choices=[STOP]), DONE],
+    "a message for a delta": [
+        *HELLO,
+        bare(choices=[{**STOP, "message": {"role": "assistant"}}]),
+        DONE,
+    ],
     "empty contents": [*HELLO, part({"content": ""}), part({"content": None}), *END],
     "finish_reason ''": [
         part({"role": "assistant"}, ""),
@@ -232,3 +240,57 @@ def test_what_is_well_is_not_touched() -> None:
     ):
         assert not Mender().mend({"choices": [{"index": 0, "delta": delta}]})
     assert not looks_odd(b'{"choices":[{"delta":{"content":"null"}}],"usage":null}')
+
+
+NOTHING: dict[str, Any] = {
+    "no choice": [],
+    "null for a choice": [None],
+    "null for a message": [{"index": 0, "message": None, "finish_reason": "stop"}],
+    "neither message nor text": [{"index": 0, "finish_reason": "stop"}],
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", NOTHING)
+async def test_a_whole_answer_that_holds_nothing_is_none(name: str, stream: bool) -> None:
+    """Though its status is good; the next target is asked."""
+    empty = {**HEAD, "object": "chat.completion", "choices": NOTHING[name]}
+
+    async def says_nothing(exchange: Exchange) -> None:
+        await exchange.json_answer(empty)
+
+    async with two(says_nothing) as (_, _, client):
+        text, report = await ask(client, stream)
+    assert text == "Hello"
+    assert [a.outcome for a in report.attempts] == ["BadAnswer", "ok"]
+
+
+async def test_an_answer_with_an_error_field_beside_it_is_an_answer() -> None:
+    """Whole or as the stream that it should have been."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, **STOP}
+    both = {**HEAD, "object": "chat.completion", "choices": [choice], "error": {"code": 0}}
+
+    async def answers(exchange: Exchange) -> None:
+        await exchange.json_answer(both)
+
+    async with two(answers) as (_, hub, client):
+        assert [(await ask(client, stream))[0] for stream in (False, True)] == ["Hi", "Hi"]
+    assert hub.seen == []
+
+
+async def test_a_tool_call_beside_text_gets_its_index_however_it_is_spaced() -> None:
+    """As Python's json writes it, or compactly."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    odd = {**HEAD, "choices": [{"index": 0, "delta": {"content": "a", "tool_calls": [call]}}]}
+    for separators in ((", ", ": "), (",", ":")):
+        line = b"data: " + json.dumps(odd, separators=separators).encode() + b"\n\n"
+
+        async def answers(exchange: Exchange, line: bytes = line) -> None:
+            await exchange.stream([line, part({}, "tool_calls"), DONE])
+
+        async with two(answers) as (_, _, client):
+            stream = await client.chat.completions.create(
+                model="smart", messages=MESSAGES, stream=True
+            )
+            first, *_ = [chunk async for chunk in stream]
+        assert [c.index for c in first.choices[0].delta.tool_calls] == [0]
