@@ -30,6 +30,9 @@ from specroute.types import Exactness, TargetRef
 
 log = logging.getLogger("specroute")
 
+BRIEF_S = 0.05
+"""A wait that nobody notices: also a caller who wants no retries would rather have an answer."""
+
 
 @dataclass(slots=True)
 class Leg:
@@ -96,7 +99,7 @@ class Attempts:
         """Choose whom to ask first, and wait where all ask to be left alone.
 
         Raises :class:`AllCooling` where that would take too long, or the caller wants no retries:
-        then nobody waits for one either.
+        then nobody waits for one either, but for a moment.
         """
         targets = self.itinerary.targets
         if self._direct:
@@ -106,7 +109,8 @@ class Attempts:
             why = self._deployment(targets[0]).why(self._health.clock())
             self._tally.notes.append(f"{targets[0]} {why}: {target} was asked first")
         if wait > 0:
-            if not self._waits(wait):
+            brief = wait <= BRIEF_S and wait < self._deadline.remaining("first_token")
+            if not (brief or self._waits(wait)):
                 raise self._all_cooling(wait)
             await asyncio.sleep(wait)
         return target

@@ -509,3 +509,26 @@ async def test_an_error_whose_text_never_comes_is_not_waited_for(
         assert [each.gone.is_set() for each in lab.seen] == [True]
     assert text == "Hello"
     assert [a.outcome for a in report.attempts] == ["status 503", "ok"]
+
+
+async def test_a_moment_of_cooling_is_waited_for_without_retries() -> None:
+    """``retry-after-ms: 20`` and the next call at once: it is answered, not refused unasked."""
+    answers = [status(429, **{"retry-after-ms": "20"}), answer]
+
+    async def in_turn(exchange: Exchange) -> None:
+        await answers.pop(0)(exchange)
+
+    async with (
+        Loopback(in_turn) as server,
+        AsyncSpecRoute(config=one(server), max_retries=0) as client,
+    ):
+        with pytest.raises(openai.RateLimitError):
+            await ask(client, False)
+        text, _ = await ask(client, False)
+    assert text == "Hello"
+
+
+def one(server: Loopback) -> dict[str, Any]:
+    """The config of a model with one target."""
+    lab = {"profile": "generic", "base_url": server.url, "env_key": ""}
+    return {"version": 1, "providers": {"lab": lab}, "models": {"smart": {"targets": ["lab:one"]}}}
