@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from opentelemetry import context, metrics, trace
@@ -33,6 +34,9 @@ _NOT_SET_UP = frozenset(
     {"ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider"}
 )
 """Providers that stand for none: what is made with them goes nowhere."""
+log = logging.getLogger("specroute")
+T = TypeVar("T")
+
 _NO_WORK: AbstractContextManager[None] = nullcontext()
 _SPAN_FIELDS = (
     "id",
@@ -96,24 +100,30 @@ class OpenTelemetry:
         if wanted(self._config.log):
             handle.on_finish(lambda report: log_request(report, self._config.log))
         if self._measures:
-            handle.on_finish(lambda report: self._measure(report, operation, streamed))
+            handle.on_finish(
+                lambda report: _safely(lambda: self._measure(report, operation, streamed), None)
+            )
         if not self._traces:
             return _NO_WORK
-        span = self._tracer.start_span(
-            f"specroute {operation} {asked}", attributes={names.MODEL: asked}
+        none: Span = trace.INVALID_SPAN
+        span = _safely(
+            lambda: self._tracer.start_span(
+                f"specroute {operation} {asked}", attributes={names.MODEL: asked}
+            ),
+            none,
         )
         return self._traced(span, handle) if span.is_recording() else _NO_WORK
 
     @contextmanager
     def _traced(self, span: Span, handle: ReportHandle) -> Iterator[None]:
-        handle.on_finish(lambda report: _finish(span, report))
+        handle.on_finish(lambda report: _safely(lambda: _finish(span, report), None))
         token = context.attach(trace.set_span_in_context(span))
         try:
             yield
         except BaseException as error:
             if not handle.done:
                 _failed(span, type(error).__name__)
-                span.end()
+                _safely(span.end, None)
             raise
         finally:
             context.detach(token)
@@ -156,6 +166,10 @@ class OpenTelemetry:
     # Calls
 
     async def enter(self, departure: Departure) -> Permit:
+        nothing: Permit = _NOTHING
+        return _safely(lambda: self._watched(departure), nothing)
+
+    def _watched(self, departure: Departure) -> Permit:
         traces, measures = self._traces, self._measures
         if not (traces or measures) or departure.purpose in NOT_SHOWN:
             return _NOTHING
@@ -230,6 +244,16 @@ def _of_body(content: bytes) -> dict[str, Any]:
     return {k: v for k, v in shown.items() if isinstance(v, int | float)}
 
 
+def _safely(work: Callable[[], T], otherwise: T) -> T:
+    """What ``work`` gives, ``otherwise`` where it fails: a span processor of the app's that raises
+    breaks no answer."""
+    try:
+        return work()
+    except Exception:
+        log.exception("telemetry failed")
+        return otherwise
+
+
 def _finish(span: Span, report: Report) -> None:
     for name in _SPAN_FIELDS:
         value = getattr(report, name)
@@ -242,7 +266,7 @@ def _finish(span: Span, report: Report) -> None:
         span.set_attribute("specroute.saved_usd", dollars)
     if report.rounds:
         span.set_attribute("specroute.k", report.drafted / report.rounds)
-    span.set_attribute("specroute.plain.attempts", len(report.attempts))
+    span.set_attribute("specroute.attempts", len(report.attempts))
     how = outcome(report)
     span.set_attribute(names.OUTCOME, how)
     if how not in ("ok", "cancelled"):
@@ -284,6 +308,9 @@ class _Call:
         self._status = status
 
     def settle(self, usage: Usage | None, error: BaseException | None) -> None:
+        _safely(lambda: self._settle(usage, error), None)
+
+    def _settle(self, usage: Usage | None, error: BaseException | None) -> None:
         if usage is not None and self._usage is not None:
             for kind, count in (
                 ("input", usage.prompt_tokens),

@@ -15,7 +15,7 @@ import openai
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -200,6 +200,34 @@ async def test_a_cancelled_request_is_no_error() -> None:
     assert seen.request.attributes["specroute.outcome"] == "cancelled"  # type: ignore[index]
     assert len(seen.calls) == 1
     assert {s.status.status_code for s in seen.spans} == {StatusCode.UNSET}
+
+
+@pytest.mark.parametrize("when", ["on_start", "on_end"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_span_processor_that_fails_breaks_no_answer(
+    stream: bool, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the app's own processor raises is logged."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise ValueError("the processor's own fault")
+
+    broken = SpanProcessor()
+    setattr(broken, when, fails)
+    traces = TracerProvider()
+    traces.add_span_processor(broken)
+    async with Loopback(answer) as server:
+        found = parse(config(server.url), environ=KEYS)
+        seen = OpenTelemetry(
+            TelemetryConfig(), found.providers.get, tracer=traces.get_tracer("broken")
+        )
+        async with AsyncSpecRoute(config=config(server.url), max_retries=0) as client:
+            client._seam.connections.answer_with(
+                lambda up, store: Router(found, http_client=up, store=store, telemetry=seen),
+                MemoryStore(),
+            )
+            await ask(client, stream=stream)
+    assert "the processor's own fault" in caplog.text
 
 
 async def test_requests_at_the_same_time_have_spans_of_their_own() -> None:
