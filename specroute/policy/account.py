@@ -9,7 +9,8 @@ the same for ``max_cost_ratio``. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 CAP = 1.5
 """What the bucket holds at most: so many plain requests;"""
@@ -56,6 +57,18 @@ class Account:
     """and what of it, as expected, beyond the best plans."""
     last: Key | None = None
     """What was done last."""
+    trying: bool = False
+    """Another request of the class is trying a plan out right now."""
+
+    def under_way(self, tried: bool, yardstick: bool, strays: bool) -> Account:
+        """While other requests that were planned so haven't ended: what they will have lost isn't
+        known yet, so nothing is tried, timed or strayed to twice at a time."""
+        return replace(
+            self,
+            trying=tried,
+            yardstick=math.inf if yardstick else self.yardstick,
+            strayed=math.inf if strays else self.strayed,
+        )
 
     def risk(self, plain_j: float) -> float:
         """What may be lost now, where a plain request costs ``plain_j``."""

@@ -175,6 +175,8 @@ class Adaptive:
             gain, said = plain_j / j, _loses(candidate, plain_j / j)
             last = account.last == (candidate.target, candidate.method, candidate.drafter)
             if j < (plain_j if last else plain_j / self.min_speedup):
+                if account.trying and untried(candidate, seen):
+                    return gain, f"{_named(candidate)} is being tried by another request"
                 if risk < 0:
                     return gain, f"{_named(candidate)} has lately lost more than its figures say"
                 sort = j
@@ -184,7 +186,7 @@ class Adaptive:
                 return _Choice(sort, candidate, offer, objective, j, gain)
         elif found.limit in _HARD or _hopeless(found, seen):
             return gain, said
-        if risk > 0:
+        if risk > 0 and not account.trying:
             chance = self._offer(candidate, drawn(seen, rng), ask, plain)
             if isinstance(chance, tuple):
                 offer, objective = chance
@@ -425,6 +427,11 @@ class Adaptive:
             return 1.0
         own = min(view.rounds, 8)
         return (own * view.verify_s / usual + _POOLED_ROUNDS) / (own + _POOLED_ROUNDS)
+
+
+def untried(candidate: Candidate, seen: Snapshot) -> bool:
+    """Whether a plan's forecast rests on hope alone: no draft of it was ever judged."""
+    return candidate.method is Method.SCORE and seen.acceptance.weight < 1
 
 
 def _hopeless(broken: _Broken, seen: Snapshot) -> bool:

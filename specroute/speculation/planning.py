@@ -6,7 +6,7 @@ Knows the policies in use and their accounts. Opens nothing and calls nobody.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -20,6 +20,7 @@ from specroute.limits.purse import current
 from specroute.measure import Measurements, Snapshot
 from specroute.meter import priced
 from specroute.policy.account import Account
+from specroute.policy.adaptive import untried
 from specroute.policy.base import Accounting, Ask, Choosing, Forecast, Plan, Policy
 from specroute.policy.forecast import plain_call
 from specroute.policy.make import make_policy
@@ -45,6 +46,31 @@ class Chosen:
     policy: Policy
     floor: Exactness
     accounts: dict[tuple[str, str], Account] = field(default_factory=dict)
+    under_way: dict[tuple[str, str], list[Plan]] = field(default_factory=dict)
+    """Of each class, the plans under way that try something out."""
+
+    def account(self, key: tuple[str, str]) -> Account:
+        """A class's account as it stands, with what is under way."""
+        found, plans = self.accounts.get(key, Account()), self.under_way.get(key)
+        if not plans:
+            return found
+        return found.under_way(
+            any(not plan.yardstick and not plan.strays for plan in plans),
+            any(plan.yardstick for plan in plans),
+            any(plan.strays for plan in plans),
+        )
+
+    def begin(self, key: tuple[str, str], plan: Plan) -> Callable[[object], None]:
+        """A plan that tries something out is under way; what to call once it has ended."""
+        self.under_way.setdefault(key, []).append(plan)
+
+        def end(_: object) -> None:
+            plans = self.under_way[key]
+            plans[:] = [each for each in plans if each is not plan]
+            if not plans:
+                del self.under_way[key]
+
+        return end
 
 
 class Planning:
@@ -121,7 +147,8 @@ class Planning:
             found = replace(found, context=context, prompt_per_token=each)
             return self._pool.draft_priced(priced(found, price), candidate.drafter)
 
-        account = chosen.accounts.get((str(target.ref), traffic), Account())
+        key = (str(target.ref), traffic)
+        account = chosen.account(key)
         purse = current.get()
         dollars = None if purse is None else purse.left
         ask = Ask(
@@ -133,6 +160,10 @@ class Planning:
             account=account,
         )
         plan = chosen.policy.plan(ask, options, figures, self._rng)
+        used = next((c for c in options.plans if plan.key == (c.target, c.method, c.drafter)), None)
+        hoped = used is not None and untried(used, figures(used))
+        if plan.trial or plan.yardstick or plan.strays or hoped:
+            handle.on_finish(chosen.begin(key, plan))
         how = measured_as(Method.SCORE, options.judge)
         for name in model.drafts:
             tried = plan.method is not Method.PLAIN and plan.drafter == name
@@ -145,9 +176,7 @@ class Planning:
                 plain_usd=plan.plain.dollars,
             )
         if isinstance(chosen.policy, Accounting):
-            handle.on_finish(
-                lambda report: self._settle(report, chosen, plan, (str(target.ref), traffic))
-            )
+            handle.on_finish(lambda report: self._settle(report, chosen, plan, key))
         return plan
 
     def _drawn_at(

@@ -1,0 +1,59 @@
+"""Requests at the same time: what one of them is trying out, the others don't."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from specroute import AsyncSpecRoute, report
+from specroute.policy.account import Account
+from specroute.reference.running import ReferenceServer
+from specroute.reference.script import Script
+from specroute.types import Report
+
+TEXT = " ".join(f"w{i}" for i in range(30))
+CROWD = 8
+
+
+async def ask(client: AsyncSpecRoute) -> Report:
+    stream = await client.chat.completions.create(
+        model="m",
+        messages=[{"role": "user", "content": f"copy {TEXT}"}],
+        temperature=0,
+        max_tokens=60,
+        stream=True,
+    )
+    async for _chunk in stream:
+        pass
+    return report(stream)
+
+
+def tried(told: Report) -> bool:
+    """Whether it was speculated on, in vain or not."""
+    return told.method != "plain" or " is tried" in told.plan_reason or "gave" in told.plan_reason
+
+
+async def test_of_a_crowd_one_request_at_most_tries_a_draft() -> None:
+    """Nothing was ever drafted here, so nobody knows yet what it loses."""
+    script = Script({"name": "x", "answers": [{"when": "copy", "text": TEXT}]})
+    with ReferenceServer(script, pace="tpot=10ms", names=["x"]) as server:
+        config: dict[str, Any] = {
+            "version": 1,
+            "shadow": {"share": 0},
+            "providers": {"lab": {"profile": "reference", "base_url": server.base_url}},
+            "models": {"m": {"targets": ["lab:x"], "drafts": ["ngram"], "policy": "latency"}},
+        }
+        async with AsyncSpecRoute(config=config) as client:
+            first = await ask(client)
+            assert first.method == "plain"
+            crowd = await asyncio.gather(*(ask(client) for _ in range(CROWD)))
+            assert sum(map(tried, crowd)) <= 1
+
+
+def test_what_is_under_way_is_not_done_twice() -> None:
+    """A trial, a plain call for the yardstick, and a plan that isn't the best."""
+    account = Account(1.0, spent=1000.0)
+    assert account.under_way(True, False, False).trying
+    assert account.under_way(False, True, False).yardstick > account.spent
+    assert account.under_way(False, False, True).strayed > account.spent
+    assert account.under_way(False, False, False) == account
