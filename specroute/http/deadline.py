@@ -21,12 +21,14 @@ class Deadline:
     share it. Every duration is in seconds.
     """
 
-    __slots__ = ("clock", "started", "timeouts")
+    __slots__ = ("_around", "_own", "clock", "started", "timeouts")
 
     def __init__(self, timeouts: Timeouts, clock: Callable[[], float] = time.monotonic) -> None:
         self.timeouts = timeouts
         self.clock = clock
         self.started = clock()
+        self._around: Deadline | None = None
+        self._own = timeouts
 
     def remaining(self, which: str) -> float:
         """Seconds left: of ``total`` and ``first_token`` since the start, of ``connect`` and
@@ -59,7 +61,7 @@ class Deadline:
 
     def within(self, timeouts: Timeouts) -> Deadline:
         """A deadline for a target of its own ``timeouts``, from now on, never beyond this one."""
-        return Deadline(
+        inner = Deadline(
             replace(
                 timeouts,
                 connect=min(timeouts.connect, self.timeouts.connect),
@@ -69,6 +71,8 @@ class Deadline:
             ),
             self.clock,
         )
+        inner._around, inner._own = self, timeouts
+        return inner
 
     def part(self, share: float, most: float = inf) -> Deadline:
         """A deadline for something that may fail: from now on, at most ``share`` of what is left
@@ -89,9 +93,17 @@ class Deadline:
         return Deadline(timeouts, self.clock)
 
     def seconds(self, which: str) -> float:
-        """The configured length of one limit."""
+        """The length of one limit, as far as it reaches."""
         value: float = getattr(self.timeouts, which)
         return value
+
+    def configured(self, which: str) -> float:
+        """The same as whoever set it wrote it, for messages: of a limit that began before this
+        deadline, all of it."""
+        own: float = getattr(self._own, which)
+        if self._around is not None and self.seconds(which) < own:
+            return self._around.configured(which)
+        return own
 
 
 UNLIMITED = Timeouts(connect=inf, first_token=inf, stall=inf, total=inf, idle=0.0)

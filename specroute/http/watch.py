@@ -152,7 +152,7 @@ class Watch:
 
     def exceeded(self, which: str) -> DeadlineExceeded:
         """The error for a limit that passed."""
-        seconds = self.deadline.seconds(which)
+        seconds, said = self.deadline.seconds(which), self.deadline.configured(which)
         what = {
             "connect": "no connection",
             "first_token": "no first token",
@@ -160,7 +160,7 @@ class Watch:
             "total": "no complete answer",
         }[which]
         return DeadlineExceeded(
-            f"{self.provider}: {what} within {seconds:g} s (timeouts.{which})",
+            f"{self.provider}: {what} within {said:g} s (timeouts.{which})",
             provider=self.provider,
             which=which,
             seconds=seconds,

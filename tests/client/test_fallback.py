@@ -532,3 +532,11 @@ def one(server: Loopback) -> dict[str, Any]:
     """The config of a model with one target."""
     lab = {"profile": "generic", "base_url": server.url, "env_key": ""}
     return {"version": 1, "providers": {"lab": lab}, "models": {"smart": {"targets": ["lab:one"]}}}
+
+
+async def test_a_deadline_is_named_as_it_was_set() -> None:
+    """Not as what the first target left of it."""
+    limits = {"first_token": 0.2, "total": 0.4}
+    async with two(silent, silent, timeouts=limits) as (_, _, client):
+        with pytest.raises(openai.APITimeoutError, match=r"0\.4 s \(timeouts\.total\)"):
+            await ask(client, True)
