@@ -14,6 +14,8 @@ from specroute.types import Attempt, Method, Usage
 
 TRAFFIC = ""
 HOW = "argmax"
+SHADOW_SHARE = 0.05
+"""Of the time, for drafting beside finished answers: a config's default."""
 CALIBRATIONS = 3
 """Scoring requests that are timed while the first request is answered."""
 
@@ -27,6 +29,8 @@ class Feed:
         self.at = 0.0
         """Virtual seconds."""
         self._calibrated = False
+        self._quiet_until = 0.0
+        """No shadow evidence before: drafting may take no more than its share of the time."""
 
     def figures(self, i: int, candidate: Candidate) -> Snapshot:
         """What a policy sees for request i."""
@@ -114,7 +118,7 @@ class Feed:
             self._billed(target, self.world.context(i), streamed == tokens, rounds)
         if streamed == tokens and not self._calibrated:
             self._calibrate(i)
-        if self.world.shadow:
+        if self.world.shadow and self.at >= self._quiet_until:
             self._shadow(i, target, drafter)
 
     def _billed(self, target: str, prompt: int, plain: bool, rounds: tuple[int, int]) -> None:
@@ -145,10 +149,12 @@ class Feed:
 
     def _shadow(self, i: int, target: str, used: str | None) -> None:
         """What each drafter but the one in use would have had accepted, from the starts that
-        rounds would have had."""
+        rounds would have had. It takes the time of drafting the answer."""
+        spent = 0.0
         for drafter in self.world.drafters:
             if drafter.name == used:
                 continue
+            spent += self.world.tokens(i) * drafter.token_s + self.world.context(i) * drafter.read_s
             runs = self.world.runs(i, drafter, target)
             rounds, at = [], 0
             while at < len(runs):
@@ -157,3 +163,4 @@ class Feed:
                 rounds.append((accepted, accepted + (not censored)))
                 at += accepted + 1
             self.measurements.shadowed(target, drafter.name, TRAFFIC, rounds, how=HOW, at=self.at)
+        self._quiet_until = self.at + spent / SHADOW_SHARE

@@ -42,16 +42,19 @@ class FixedFive(Peer):
     """K = 5, whatever happens: the usual default."""
 
 
+@dataclass
 class Heuristic(Peer):
     """transformers' ``num_assistant_tokens_schedule="heuristic"``: all accepted, K += 2; else
-    K = max(1, K - 1). K starts at 5 for each request."""
+    K = max(1, K - 1). K is kept from request to request (``heuristic_transient`` doesn't)."""
+
+    _k: int = field(default=START_K)
 
     def next_k(self, view: RoundView, snapshot: Snapshot) -> int:
         """From the last round alone."""
-        if view.last is None:
-            return START_K
-        k, accepted = view.last
-        return k + 2 if accepted == k else max(1, k - 1)
+        if view.last is not None:
+            k, accepted = view.last
+            self._k = self._k + 2 if accepted == k else max(1, self._k - 1)
+        return self._k
 
 
 @dataclass

@@ -9,17 +9,22 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from specroute.candidates import Candidate
 from specroute.cli import app
 from specroute.config import parse_policy
 from specroute.errors import ConfigError
+from specroute.measure import Acceptance, Snapshot
+from specroute.policy.base import RoundView
 from specroute.policy.make import make_policy
+from specroute.simulate.feed import Feed
 from specroute.simulate.grid import MOST, grid
 from specroute.simulate.oracle import FixedPlan, _Always, best, fixed, fixed_plans
-from specroute.simulate.peers import FixedFive
+from specroute.simulate.peers import FixedFive, Heuristic
 from specroute.simulate.run import plain_outcome, run
 from specroute.simulate.scenario import ALPHAS, DRAFTERS, ROUND_TRIPS_S, TPOTS_S, Scenario
 from specroute.simulate.trace import read_trace
 from specroute.simulate.world import Synthetic, runs_of
+from specroute.types import Exactness, Method
 
 SMALL = Scenario(alpha=0.8, r=0.02, requests=30, tokens=120, shape="heavy", cached=0.1)
 
@@ -77,6 +82,30 @@ def test_a_policy_meets_the_same_world_twice() -> None:
     """A run can be repeated to the last digit."""
     policy = make_policy(parse_policy("latency"))[0]
     assert run(Synthetic(SMALL), policy) == run(Synthetic(SMALL), policy)
+
+
+def test_shadow_evidence_keeps_to_its_share_of_the_time() -> None:
+    """Of answers that end faster than drafts of them may be made, some are passed over."""
+    world = Synthetic(SMALL)
+    feed, target = Feed(world), world.targets[0]
+    seen = []
+    for i, seconds in enumerate((1.0, 1.0, 1000.0)):
+        feed.at += seconds
+        feed.answered(
+            i, target, ttft_s=0.1, tpot_s=0.01, streamed=120, context=300, rounds=(0, 0),
+            drafter=None,
+        )  # fmt: skip
+        plan = Candidate(Method.SCORE, DRAFTERS[0].name, Exactness.EXACT)
+        seen.append(feed.figures(i, plan).shadow.weight)
+    assert 0 < seen[0] == seen[1] < seen[2]
+
+
+def test_the_heuristic_schedule_keeps_its_k_between_requests() -> None:
+    """All of a draft accepted two more, else one fewer, as transformers does."""
+    peer = Heuristic()
+    whole, part = (RoundView(1, 0, None, Acceptance(), None, None, last=(5, n)) for n in (5, 2))
+    new = RoundView(0, 0, None, Acceptance(), None, None)
+    assert [peer.next_k(view, Snapshot()) for view in (new, whole, new, part)] == [5, 7, 7, 6]
 
 
 # --- traces -------------------------------------------------------------------------------------
