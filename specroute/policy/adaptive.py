@@ -267,7 +267,7 @@ class Adaptive:
             if found.dollars is not None and plain.dollars is not None:
                 dollars = max(0.0, found.dollars - plain.dollars)
             return Forecast(max(0.0, found.seconds - plain.seconds), dollars)
-        k = min(max(offer.k, _TRIAL_K[0]), _TRIAL_K[1])
+        k = self._trial_k(offer.k)
         tried = best_round(seen, ask.context, self.objective, limit=k)
         ttft_s, tpot_s = plain_pace(seen)
         each = tpot_s or plain.seconds / ask.answer_tokens(seen)
@@ -279,11 +279,15 @@ class Adaptive:
         dollars = TRIAL_ROUNDS * max(0.0, paid - tried.tokens * seen.usd_out) + prompt
         return Forecast(seconds, dollars)
 
+    def _trial_k(self, k: int) -> int:
+        most = self.objective.max_num_speculative_tokens
+        return min(max(k, _TRIAL_K[0]), _TRIAL_K[1], max(most, 1))
+
     def _planned(self, choice: _Choice, plain: Forecast, reason: str) -> Plan:
         candidate, offer = choice.candidate, choice.offer
         k = offer.k
         if choice.trial and k and candidate.method is Method.SCORE:
-            k = min(max(k, _TRIAL_K[0]), _TRIAL_K[1])
+            k = self._trial_k(k)
         other = choice.objective.usd_per_second
         return Plan(
             candidate.method,

@@ -8,7 +8,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specroute.candidates import PLAIN, Candidate, Candidates
@@ -61,6 +61,13 @@ OBJECTIVES = st.builds(
 
 
 @given(OBJECTIVES, FIGURES, FIGURES, st.integers(0, 2**32), st.sampled_from((None, 1e-4, 1e-3)))
+@example(
+    Objective(0.01, 1),
+    figures(0.75, 0.0078125, 0.00390625, 0.02734375, 9.96906285369943e-06, 1.0),
+    figures(0.5, 1.0, 0.015625, 0.0625, 9.519714699825363e-06, 1.0),
+    0,
+    None,
+)
 @settings(max_examples=300, deadline=None)
 def test_no_plan_breaks_a_limit(
     objective: Objective, a: Snapshot, b: Snapshot, seed: int, most: float | None
