@@ -16,7 +16,7 @@ from specroute.testing import FaultServer, On, Sometimes, faults
 from specroute.testing.edits import LIES
 from tests.engine.answers import TEXT
 from tests.engine.test_exits import until
-from tests.faults.cells import GRACE_S, MESSAGES, SETUPS, World, ask, world
+from tests.faults.cells import GRACE_S, MESSAGES, SETUPS, World, ask, own, world
 
 TIMEOUTS = {"connect": 1, "first_token": 0.6, "stall": 0.25, "total": 1.2}
 FAULTS = [*faults.EVERY, *map(faults.lies, LIES)]
@@ -31,6 +31,7 @@ class Days(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.Runner()
         self.broken: list[str] = []
+        self.asked = 0
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run(work)
@@ -82,6 +83,7 @@ class Days(RuleBasedStateMachine):
     @rule(streams=st.lists(st.booleans(), min_size=1, max_size=3))
     def questions(self, streams: list[bool]) -> None:
         """Asked at once: each gets its right answer or a typed error, in time."""
+        self.asked += len(streams)
         self.do(self._questions(streams))
 
     async def _questions(self, streams: list[bool]) -> None:
@@ -96,6 +98,7 @@ class Days(RuleBasedStateMachine):
     @rule(after=st.integers(0, 6), how=st.sampled_from(["close", "cancel", "drop"]))
     def a_reader_leaves(self, after: int, how: str) -> None:
         """In the middle of a stream: nothing of it is under way a tenth of a second later."""
+        self.asked += 1
         self.do(self._leaves(after, how))
 
     async def _leaves(self, after: int, how: str) -> None:
@@ -135,6 +138,14 @@ class Days(RuleBasedStateMachine):
             self.broken.append(f"{how} after {after}: {error}")
         await until(lambda: not any(t.get_name() == "speculation" for t in asyncio.all_tasks()))
 
+    async def _reported(self) -> None:
+        """Every request has its report, a dropped one's too: that comes when it is collected."""
+
+        async with asyncio.timeout(10):
+            while len(own(self.world.reports)) < self.asked:
+                gc.collect()
+                await asyncio.sleep(0.01)
+
     # What holds
 
     @invariant()
@@ -147,6 +158,7 @@ class Days(RuleBasedStateMachine):
         server's count came over, it is the same number."""
         if not hasattr(self, "world") or self.target.under_way:
             return
+        self.do(self._reported())
         attempts = [a for r in self.world.reports for a in r.attempts]
         booked = {a.request_id: a for a in attempts if a.request_id is not None}
         text = [r for r in self.target.bill if r.path != "/tokenize"]
