@@ -1,4 +1,5 @@
-"""The best fixed plan in hindsight: plain, or one drafter with one K, at one target, throughout.
+"""The best fixed plan in hindsight: plain, or one drafter with one K, at one target, throughout,
+one round at a time or so many in flight.
 
 Knows everything about the world, and adapts to nothing.
 """
@@ -6,7 +7,7 @@ Knows everything about the world, and adapts to nothing.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specroute.candidates import Candidates
 from specroute.measure import Snapshot
@@ -17,6 +18,9 @@ from specroute.simulate.world import NOISE, Synthetic, World
 from specroute.types import Method
 
 KS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+FLIGHT_KS = (2, 4, 8, 16)
+DEPTHS = (2, 4)
+"""What is tried of rounds in flight, for the drafter and target that are fastest one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +31,13 @@ class FixedPlan:
     """``None``: the requests' own."""
     drafter: str | None
     k: int
+    depth: int = 1
+    """Rounds in flight."""
 
     def __str__(self) -> str:
         at = "" if self.target is None else f" at {self.target}"
-        return f"plain{at}" if self.k == 0 else f"{self.drafter} K={self.k}{at}"
+        flight = f" x{self.depth}" if self.depth > 1 else ""
+        return f"plain{at}" if self.k == 0 else f"{self.drafter} K={self.k}{flight}{at}"
 
 
 def fixed_plans(world: World) -> dict[FixedPlan, Outcome]:
@@ -46,6 +53,13 @@ def fixed_plans(world: World) -> dict[FixedPlan, Outcome]:
                     found[plan] = fixed(world, drafter, target, k)
                 else:
                     found[plan] = run(world, _Always(plan), measured=False)
+    rounds = {plan: outcome for plan, outcome in found.items() if plan.k}
+    if rounds:
+        fastest, _ = best(rounds, 0, len(next(iter(rounds.values())).seconds))
+        for k in FLIGHT_KS:
+            for depth in DEPTHS:
+                plan = replace(fastest, k=k, depth=depth)
+                found[plan] = run(world, _Always(plan), measured=False)
     return found
 
 
@@ -55,7 +69,9 @@ class _Always:
     eager, lossy = True, None
 
     def __init__(self, plan: FixedPlan) -> None:
-        self._plan = Plan(Method.SCORE, plan.drafter, plan.k, "fixed", target=plan.target)
+        self._plan = Plan(
+            Method.SCORE, plan.drafter, plan.k, "fixed", target=plan.target, depth=plan.depth
+        )
 
     def plan(self, ask: Ask, options: Candidates, figures: Figures, rng: random.Random) -> Plan:
         return self._plan
