@@ -5,8 +5,8 @@
 Runs on the bundled models behind the reference server (where there is a pace it is simulated; the
 logits are real), plain `AsyncOpenAI` and `AsyncSpecRoute` taking turns on every prompt:
 
-1. customer service at TPOT 40 ms, R 10 ms: the speed-up beside what `specroute.speedup` predicts
-   from the survival S(k), draft time d and R measured in the run itself;
+1. customer service at TPOT 40 ms, R 10 ms under `latency`: the speed-up beside what
+   `specroute.speedup` predicts from the survival S(k), draft time d and R measured in the run;
 2. Python code at R 100 ms under the policy `balanced`: how much slower than plain it ends;
 3. 25 prompts of each class without a pace, `score` and `prefix`: greedy answers as plain's.
 
@@ -121,7 +121,7 @@ def main() -> int:
     measure._DECAY_ROUND = 1.0  # the survival of the whole run, not of its end
     console = Console(stderr=options.json, highlight=False)
     runs = [
-        ("customer-service", "tpot=40ms,rtt=10ms,prefill=10000", "balanced"),
+        ("customer-service", "tpot=40ms,rtt=10ms,prefill=10000", "latency"),
         ("python-code", "tpot=40ms,rtt=100ms,prefill=10000", "balanced"),
     ]
     found = [asyncio.run(run(*each, options.prompts, console)) for each in runs]
