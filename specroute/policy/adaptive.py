@@ -3,7 +3,7 @@
 Asks every method's forecaster (``forecast``) what the request would take with it, and compares that
 with plain under the objective; K = 0 is a normal answer. Which of several plans, and whether one
 that isn't expected to win is tried, is Thompson sampling, within what the ``account`` says may
-still be lost. K is chosen anew each round in ``score``; other methods keep to their plan.
+still be lost. What each round does then is ``next_round``'s matter.
 """
 
 from __future__ import annotations
@@ -19,19 +19,15 @@ from specroute.measure import Snapshot
 from specroute.policy.account import Account, Settled
 from specroute.policy.base import Ask, Figures, Plan, RoundView
 from specroute.policy.chance import drawn
-from specroute.policy.forecast import best_round, plain_pace, round_seconds
-from specroute.policy.forecast_flight import best_flight
+from specroute.policy.forecast import best_round, plain_pace
 from specroute.policy.forecasts import FORECASTS
+from specroute.policy.next_round import TRIAL_ROUNDS, next_k
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import Offer
 from specroute.policy.targets import choose_target
 from specroute.policy.temperature import choose_temperature
 from specroute.types import Method
 
-TRIAL_ROUNDS = 2
-"""Rounds after which a trial that loses goes plain."""
-_MIN_ROUNDS = 2
-"""Rounds before a request's own evidence may end its speculation."""
 _TRIAL_K = (2, 16)
 """The smallest and the largest K of a trial."""
 _HARD = ("the deadline", "the most it may cost")
@@ -42,8 +38,6 @@ _SHORT_OF = 0.01
 """By how much the mean is kept below max_cost_ratio."""
 _STICK = 0.98
 """What was done last is kept while nothing is better by more than this."""
-_POOLED_ROUNDS = 3.0
-"""Rounds that the pooled round time counts as, against a request's own."""
 _WEIGHTS = (1000.0, 30.0, 6.0, 2.0)
 """Factors on λ that are tried where the best settings would cost too much,"""
 _LIGHTER = (0.001, 0.03, 0.15, 0.5)
@@ -340,97 +334,8 @@ class Adaptive:
     # --- a round --------------------------------------------------------------------------------
 
     def next_k(self, view: RoundView, snapshot: Snapshot) -> int:
-        """K by the marginal rule on the pooled survival updated by this request's own rounds; 0
-        when the rest of the answer would come sooner from a plain stream, its start included. A
-        trial that does not win after a few rounds ends."""
-        plan = view.plan
-        trial = plan is not None and plan.trial
-        most = plan.max_rounds if plan is not None else self.max_rounds
-        if most and view.rounds >= most:
-            return 0
-        if plan is not None and plan.method is Method.PREFIX:
-            return 1  # Nothing is lost by going on: each lane is weighed for itself (``worth``).
-        if plan is not None and plan.method is not Method.SCORE:
-            return plan.chunk or plan.k  # When to stop is the method's own matter.
-        objective = self.objective
-        if plan is not None and plan.usd_per_second is not None:
-            objective = replace(objective, usd_per_second=plan.usd_per_second)
-        limit = objective.max_num_speculative_tokens
-        if trial and view.rounds < TRIAL_ROUNDS and plan is not None:
-            limit = min(limit, max(plan.k, 1))
-        if view.remaining is not None:
-            limit = min(limit, max(view.remaining - 1, 1))
-        if limit < 1:
-            return 0
-        context = view.context or snapshot.context
-        if snapshot.verify_s is None and snapshot.round_law is None:
-            if view.verify_s is None:
-                return 1 if view.rounds < _MIN_ROUNDS else 0
-            snapshot = replace(snapshot, verify_s=view.verify_s)
-        best = best_round(
-            snapshot,
-            context,
-            objective,
-            limit=limit,
-            own=view.own,
-            timed=self._timed(view, snapshot, context),
-            draft_s=view.draft_s,
-        )
-        if plan is not None and plan.depth > 1:
-            flight = best_flight(
-                snapshot,
-                context,
-                objective,
-                depths=(plan.depth,),
-                limit=limit,
-                own=view.own,
-                timed=self._timed(view, snapshot, context),
-                draft_s=view.draft_s,
-            )
-            best = best if flight is None else flight.run
-        ttft_s, tpot_s = plain_pace(snapshot)
-        if trial and view.rounds < TRIAL_ROUNDS and plan is not None:
-            return limit
-        if tpot_s is None or view.rounds < _MIN_ROUNDS:
-            return max(best.k, 1)
-        weigh = self.objective.weigh
-        paid = (best.j - best.seconds) * objective.usd_per_second
-        ours = (best.seconds + weigh(paid)) / best.tokens
-        theirs = tpot_s + weigh(snapshot.usd_out)
-        if trial and ours > theirs:
-            return 0
-        if self._too_dear(paid / best.tokens, snapshot, context - view.committed):
-            return 0
-        answer = snapshot.pace.answer_tokens or 0.0
-        left = max(answer - view.committed, 16.0)
-        if view.remaining is not None:
-            left = min(left, view.remaining)
-        again = (ttft_s or 0.0) + weigh(snapshot.usd_round_prompt) * context
-        return 0 if (ours - theirs) * left > again else max(best.k, 1)
-
-    def _too_dear(self, each: float, snapshot: Snapshot, prompt: float) -> bool:
-        """Whether a token of a round costs more than max_cost_ratio allows, plain's prompt shared
-        out over its answer's tokens."""
-        ratio, usd_out, usd_in = (
-            self.objective.max_cost_ratio,
-            snapshot.usd_out,
-            snapshot.usd_prompt,
-        )
-        if not ratio or usd_out is None or usd_in is None:
-            return False
-        answer = snapshot.pace.answer_tokens or 256.0
-        return each > ratio * (usd_out + usd_in * prompt / answer)
-
-    def _timed(self, view: RoundView, snapshot: Snapshot, context: float) -> float:
-        """This request's own round time as a factor on the figures', which count as a few
-        rounds."""
-        k = view.last[0] if view.last is not None else view.plan.k if view.plan else 0
-        base, each = round_seconds(snapshot, context)
-        usual = base + k * each
-        if view.verify_s is None or not usual:
-            return 1.0
-        own = min(view.rounds, 8)
-        return (own * view.verify_s / usual + _POOLED_ROUNDS) / (own + _POOLED_ROUNDS)
+        """As :func:`next_round.next_k` says."""
+        return next_k(view, snapshot, self.objective, self.max_rounds)
 
 
 def untried(candidate: Candidate, seen: Snapshot) -> bool:

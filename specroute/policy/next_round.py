@@ -1,0 +1,115 @@
+"""The next round of a request under way: its K, or 0 to hand over to a plain stream.
+
+Knows one request's own rounds beside what was measured before it. Chooses no plan: ``adaptive``
+does. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specroute.measure import Snapshot
+from specroute.policy.base import RoundView
+from specroute.policy.forecast import best_round, plain_pace, round_seconds
+from specroute.policy.forecast_flight import best_flight
+from specroute.policy.objective import Objective
+from specroute.types import Method
+
+TRIAL_ROUNDS = 2
+"""Rounds after which a trial that loses goes plain."""
+_MIN_ROUNDS = 2
+"""Rounds before a request's own evidence may end its speculation."""
+_POOLED_ROUNDS = 3.0
+"""Rounds that the pooled round time counts as, against a request's own."""
+
+
+def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds: int = 0) -> int:
+    """K by the marginal rule on the pooled survival updated by this request's own rounds; 0 when
+    the rest of the answer would come sooner from a plain stream, its start included. A trial that
+    does not win after a few rounds ends. Methods other than ``score`` keep to their plan."""
+    plan = view.plan
+    trial = plan is not None and plan.trial
+    most = plan.max_rounds if plan is not None else max_rounds
+    if most and view.rounds >= most:
+        return 0
+    if plan is not None and plan.method is Method.PREFIX:
+        return 1  # Nothing is lost by going on: each lane is weighed for itself (``worth``).
+    if plan is not None and plan.method is not Method.SCORE:
+        return plan.chunk or plan.k  # When to stop is the method's own matter.
+    asked = objective
+    if plan is not None and plan.usd_per_second is not None:
+        objective = replace(objective, usd_per_second=plan.usd_per_second)
+    limit = objective.max_num_speculative_tokens
+    if trial and view.rounds < TRIAL_ROUNDS and plan is not None:
+        limit = min(limit, max(plan.k, 1))
+    if view.remaining is not None:
+        limit = min(limit, max(view.remaining - 1, 1))
+    if limit < 1:
+        return 0
+    context = view.context or snapshot.context
+    if snapshot.verify_s is None and snapshot.round_law is None:
+        if view.verify_s is None:
+            return 1 if view.rounds < _MIN_ROUNDS else 0
+        snapshot = replace(snapshot, verify_s=view.verify_s)
+    best = best_round(
+        snapshot,
+        context,
+        objective,
+        limit=limit,
+        own=view.own,
+        timed=_timed(view, snapshot, context),
+        draft_s=view.draft_s,
+    )
+    if plan is not None and plan.depth > 1:
+        flight = best_flight(
+            snapshot,
+            context,
+            objective,
+            depths=(plan.depth,),
+            limit=limit,
+            own=view.own,
+            timed=_timed(view, snapshot, context),
+            draft_s=view.draft_s,
+        )
+        best = best if flight is None else flight.run
+    ttft_s, tpot_s = plain_pace(snapshot)
+    if trial and view.rounds < TRIAL_ROUNDS and plan is not None:
+        return limit
+    if tpot_s is None or view.rounds < _MIN_ROUNDS:
+        return max(best.k, 1)
+    weigh = asked.weigh
+    paid = (best.j - best.seconds) * objective.usd_per_second
+    ours = (best.seconds + weigh(paid)) / best.tokens
+    theirs = tpot_s + weigh(snapshot.usd_out)
+    if trial and ours > theirs:
+        return 0
+    if _too_dear(paid / best.tokens, snapshot, context - view.committed, asked.max_cost_ratio):
+        return 0
+    answer = snapshot.pace.answer_tokens or 0.0
+    left = max(answer - view.committed, 16.0)
+    if view.remaining is not None:
+        left = min(left, view.remaining)
+    again = (ttft_s or 0.0) + weigh(snapshot.usd_round_prompt) * context
+    return 0 if (ours - theirs) * left > again else max(best.k, 1)
+
+
+def _too_dear(each: float, snapshot: Snapshot, prompt: float, ratio: float) -> bool:
+    """Whether a token of a round costs more than max_cost_ratio allows, plain's prompt shared
+    out over its answer's tokens."""
+    usd_out, usd_in = snapshot.usd_out, snapshot.usd_prompt
+    if not ratio or usd_out is None or usd_in is None:
+        return False
+    answer = snapshot.pace.answer_tokens or 256.0
+    return each > ratio * (usd_out + usd_in * prompt / answer)
+
+
+def _timed(view: RoundView, snapshot: Snapshot, context: float) -> float:
+    """This request's own round time as a factor on the figures', which count as a few
+    rounds."""
+    k = view.last[0] if view.last is not None else view.plan.k if view.plan else 0
+    base, each = round_seconds(snapshot, context)
+    usual = base + k * each
+    if view.verify_s is None or not usual:
+        return 1.0
+    own = min(view.rounds, 8)
+    return (own * view.verify_s / usual + _POOLED_ROUNDS) / (own + _POOLED_ROUNDS)
