@@ -20,7 +20,6 @@ from specroute.http import wire
 from specroute.http.chunks import Encoder
 from specroute.http.supervisor import Supervisor
 from specroute.ledger import booked
-from specroute.policy.forecast import plain_call
 from specroute.reporting import FIELD, ReportHandle, to_wire
 from specroute.request import CHAT
 from specroute.session import Session
@@ -47,6 +46,8 @@ class Delivery:
         )
         self._first_at: float | None = None
         self._last_at = 0.0
+        self._stalled_s = 0.0
+        """Seconds that it took the answer to go on after a fault of the target's."""
         self._outbox = Outbox(session.deadline.timeouts.idle)
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
@@ -80,9 +81,11 @@ class Delivery:
                 async for delta in deltas:
                     if not (delta.text or delta.extra):
                         continue
-                    self._last_at = session.deadline.clock()
+                    before, self._last_at = self._last_at, session.deadline.clock()
                     if self._first_at is None:
                         self._first_at = self._last_at
+                    elif session.resumed and not self._stalled_s:
+                        self._stalled_s = self._last_at - before
                     if stream:
                         await self._outbox.put(self._encoder.text(delta.text, delta.extra))
                         self._begin()
@@ -134,7 +137,7 @@ class Delivery:
             self._outbox.add(wire.DONE)
         else:
             whole: dict[str, Any] = encoder.whole("".join(self._text), finish, usage, self._extra)
-            whole[FIELD] = to_wire(report)
+            whole[FIELD] = to_wire(self.handle.report)
             self._outbox.add(wire.dumps(whole))
         self._begin()
 
@@ -145,6 +148,12 @@ class Delivery:
         else:
             said = str(error) or type(error).__name__
         self.handle.finish(self._report(complete=False, error=said))
+
+    @property
+    def beyond_s(self) -> float:
+        """Seconds that were nobody's plan's doing: the reader let the stream wait, or the target
+        broke off."""
+        return self._outbox.waited_s + self._stalled_s
 
     def live(self) -> Report:
         """The report as it stands."""
@@ -162,11 +171,8 @@ class Delivery:
             tpot = (self._last_at - first) / (tokens - 1)
         known = _prompt_tokens(session)
         lines = session.book.with_prompts(session.request.about_tokens if known is None else known)
-        base = booked(self.handle.base, lines, session.price_of)
-        if complete:
-            base = _plain_instead(base, session, tokens)
         return replace(
-            base,
+            booked(self.handle.base, lines, session.price_of),
             target=str(session.target.ref),
             method=session.plan.method.value,
             exactness=_label(session).value,
@@ -191,16 +197,6 @@ class Delivery:
             prompt_tokens=known,
             completion_tokens=tokens,
         )
-
-
-def _plain_instead(base: Report, session: Session, tokens: int) -> Report:
-    """With what a plain call would have taken for the answer that came."""
-    if base.plain_s is None:
-        return base
-    found = plain_call(session.snapshot(), session.context - session.answer.tokens, tokens)
-    if found is None:
-        return base
-    return replace(base, plain_s=found.seconds, plain_usd=found.dollars)
 
 
 def _merge(into: dict[str, Any], extra: Mapping[str, Any]) -> None:
@@ -249,8 +245,19 @@ class Outbox:
         self._error: BaseException | None = None
         self._closed = False
         self._left = False
+        self.waited_s = 0.0
+        """Seconds for which the writer has waited."""
 
     async def put(self, chunk: bytes) -> None:
+        if len(self._chunks) >= RUN_AHEAD:
+            began = time.perf_counter()
+            try:
+                await self._room()
+            finally:
+                self.waited_s += time.perf_counter() - began
+        self.add(chunk)
+
+    async def _room(self) -> None:
         try:
             async with asyncio.timeout(self._idle or None):
                 while len(self._chunks) >= RUN_AHEAD:
@@ -260,7 +267,6 @@ class Outbox:
             raise StreamAbandoned(
                 f"the stream was not read for {self._idle:g} s (timeouts.idle) and has been ended"
             ) from None
-        self.add(chunk)
 
     def add(self, chunk: bytes) -> None:
         self._chunks.append(chunk)

@@ -34,16 +34,18 @@ class ReportHandle:
 
     ``start``: what is known at the start, or a function that gives it when somebody asks. Whoever
     answers the request sets ``live`` (a function that gives the report as it stands) or calls
-    :meth:`update`, and at the end :meth:`finish`, before ``[DONE]`` is handed on.
+    :meth:`update`, and at the end :meth:`finish`, before ``[DONE]`` is handed on. ``amend``: what
+    the final report gets that only its whole tells.
     """
 
-    __slots__ = ("__weakref__", "_base", "_final", "_listeners", "live", "updated")
+    __slots__ = ("__weakref__", "_base", "_final", "_listeners", "amend", "live", "updated")
 
     def __init__(self, start: Report | Callable[[], Report]) -> None:
         self._base = start
         self._final: Report | Callable[[], Report] | None = None
         self._listeners: list[Callable[[Report], object]] = []
         self.live: Callable[[], Report] | None = None
+        self.amend: Callable[[Report], Report] | None = None
         self.updated = False
         """Whether :meth:`update` was called."""
 
@@ -88,6 +90,10 @@ class ReportHandle:
         """
         if self._final is not None:
             return
+        amend, made = self.amend, report
+        if amend is not None:
+            self.amend = None
+            report = lambda: amend(made if isinstance(made, Report) else made())  # noqa: E731
         self._final = report
         self.live = None
         if not self.updated:

@@ -150,8 +150,8 @@ class Report:
     """What the chosen plan was expected to take; ``total_s`` and ``cost_usd`` are what it took."""
     plain_s: float | None = None
     plain_usd: float | None = None
-    """What a plain call was expected to take; at the end, what it would have taken for this very
-    answer (of a plain call: what was expected)."""
+    """What a plain call was expected to take; at the end, what one would have taken by the pace
+    known at the start for the tokens that came (``None``: nothing came, or nothing was planned)."""
     notes: tuple[str, ...] = ()
     """Decisions taken on the way: fallbacks, refused evidence, failed drafts."""
     complete: bool = False

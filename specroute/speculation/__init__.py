@@ -1,4 +1,4 @@
 """Speculating on a request: ``speculator`` from call to delivery, ``planning`` with what,
-``opening`` a session, ``learning`` from every call's end, ``scoring`` a whole draft; ``calls`` is
-what comes in.
+``opening`` a session, ``reckoning`` up what it took, ``learning`` from every call's end,
+``scoring`` a whole draft; ``calls`` is what comes in.
 """

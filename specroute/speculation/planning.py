@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from specroute.candidates import Candidate, Candidates, Judge, Trust, candidates
+from specroute.candidates import PLAIN, Candidate, Candidates, Judge, Trust, candidates
 from specroute.config import (
     Config,
     ModelConfig,
@@ -21,7 +21,7 @@ from specroute.measure import Measurements, Snapshot
 from specroute.meter import priced
 from specroute.policy.account import Account
 from specroute.policy.adaptive import untried
-from specroute.policy.base import Accounting, Ask, Choosing, Forecast, Plan, Policy
+from specroute.policy.base import Accounting, Ask, Choosing, Plan, Policy
 from specroute.policy.forecast import plain_call
 from specroute.policy.make import make_policy
 from specroute.pool import Pool
@@ -30,6 +30,7 @@ from specroute.request import TextRequest
 from specroute.session import (
     measured_as,
 )
+from specroute.speculation.reckoning import Reckoning
 from specroute.target.target import Target
 from specroute.types import Exactness, Method, Report, TargetRef
 
@@ -134,11 +135,19 @@ class Planning:
         options: Candidates,
         traffic: str,
         left_s: float,
-    ) -> Plan:
+    ) -> Reckoning:
+        """The plan, with what it will be reckoned up by."""
         price = self._pool.price_of(str(target.ref))
         context = request.about_tokens
+        known: dict[Candidate, Snapshot] = {}
 
         def figures(candidate: Candidate) -> Snapshot:
+            found = known.get(candidate)
+            if found is None:
+                found = known[candidate] = measured(candidate)
+            return found
+
+        def measured(candidate: Candidate) -> Snapshot:
             how = measured_as(candidate.method, options.judge_of(candidate.method))
             found = self._measurements.snapshot(
                 str(target.ref), candidate.drafter or "", traffic, how, prompt_tokens=context
@@ -175,9 +184,11 @@ class Planning:
                 plain_s=plan.plain.seconds,
                 plain_usd=plan.plain.dollars,
             )
+        reckoning = Reckoning(plan, lambda: figures(PLAIN), context)
+        handle.amend = reckoning.instead
         if isinstance(chosen.policy, Accounting):
-            handle.on_finish(lambda report: self._settle(report, chosen, plan, key))
-        return plan
+            handle.on_finish(lambda report: self._settle(report, chosen, reckoning, key))
+        return reckoning
 
     def _drawn_at(
         self, request: TextRequest, model: ModelConfig, options: Candidates
@@ -189,18 +200,15 @@ class Planning:
             return None
         return request.temperature or 1.0
 
-    def _settle(self, report: Report, chosen: Chosen, plan: Plan, key: tuple[str, str]) -> None:
-        """Enter what a request took into its policy's account."""
-        took, tokens = report.total_s, report.completion_tokens
-        if not report.complete or took is None or tokens is None or report.plain_s is None:
+    def _settle(
+        self, report: Report, chosen: Chosen, reckoning: Reckoning, key: tuple[str, str]
+    ) -> None:
+        """Enter what a request took into its policy's account, however it ended."""
+        found = reckoning.settled(report)
+        if found is None or not isinstance(chosen.policy, Accounting):
             return
-        if not isinstance(chosen.policy, Accounting):
-            return
-        spent, plain = Forecast(took, report.cost_usd), Forecast(report.plain_s, report.plain_usd)
-        if spent.dollars is None or plain.dollars is None:
-            spent, plain = Forecast(took), Forecast(plain.seconds)
         account = chosen.accounts.get(key, Account())
-        chosen.accounts[key] = chosen.policy.settle(account, plan, spent, plain)
+        chosen.accounts[key] = chosen.policy.settle(account, reckoning.plan, *found)
         if len(chosen.accounts) > _MOST_ACCOUNTS:
             chosen.accounts.pop(next(iter(chosen.accounts)))
 

@@ -16,6 +16,7 @@ from typing import Any
 from specroute import ledger
 from specroute.aftermath import Aftermath
 from specroute.book import Book
+from specroute.candidates import Judge
 from specroute.config import (
     Config,
     ModelConfig,
@@ -31,6 +32,7 @@ from specroute.http.client import HttpClient
 from specroute.http.supervisor import Supervisor
 from specroute.measure import Measurements, traffic_class
 from specroute.measured import Kept
+from specroute.policy.base import Policy
 from specroute.pool import Announce, Pool
 from specroute.request import OWN_PREDICTION, TextRequest
 from specroute.session import (
@@ -43,9 +45,11 @@ from specroute.speculation.calls import TextCall
 from specroute.speculation.learning import Learning
 from specroute.speculation.opening import open_session
 from specroute.speculation.planning import Planning
+from specroute.speculation.reckoning import Reckoning
 from specroute.speculation.scoring import Scored, scored
 from specroute.target import templates
 from specroute.target.calibration import calibrate
+from specroute.target.target import Target
 from specroute.types import Attempt, Exactness, Method, Report, TargetRef
 
 KEEP_EVERY_S = 60.0
@@ -162,7 +166,7 @@ class Speculator:
             resting = target.learned.resting(call.deadline.clock())
             options = self._planning.options(request, target, model, policy, floor, resting)
             after.options(options, target)
-            plan = self._planning.plan(
+            reckoning = self._planning.plan(
                 call.handle,
                 request,
                 target,
@@ -172,10 +176,37 @@ class Speculator:
                 traffic,
                 call.deadline.remaining("total"),
             )
-            undrafted = plan.drafter is None and plan.method is not Method.HEDGE
-            if plan.method is Method.PLAIN or undrafted:
-                self._keep(call, request, book, [])
-                return plan.reason
+        except (DraftError, ProviderError) as error:
+            self._keep(call, request, book, [f"speculation could not start: {error}"])
+            return f"speculation could not start: {error}"
+        judge = options.judge_of(reckoning.plan.method)
+        outcome = await self._carry_out(
+            call, request, traffic, book, after, target, model, policy, judge, reckoning
+        )
+        if isinstance(outcome, str):
+            reckoning.gave_way_s = call.deadline.clock() - call.deadline.started
+        return outcome
+
+    async def _carry_out(
+        self,
+        call: TextCall,
+        request: TextRequest,
+        traffic: str,
+        book: Book,
+        after: Aftermath,
+        target: Target,
+        model: ModelConfig,
+        policy: Policy,
+        judge: Judge | None,
+        reckoning: Reckoning,
+    ) -> bytes | SpeculativeStream | str:
+        """Do what was planned."""
+        plan = reckoning.plan
+        undrafted = plan.drafter is None and plan.method is not Method.HEDGE
+        if plan.method is Method.PLAIN or undrafted:
+            self._keep(call, request, book, [])
+            return plan.reason
+        try:
             session = await open_session(
                 self.pool,
                 self.measurements,
@@ -185,7 +216,7 @@ class Speculator:
                 model,
                 policy,
                 plan,
-                options.judge_of(plan.method),
+                judge,
                 book,
                 traffic,
             )
@@ -206,7 +237,9 @@ class Speculator:
         if call.substitute is not None:
             session.loosen(*call.substitute)
         try:
-            return await Delivery(session, call.handle, self._supervisor).start()
+            delivery = Delivery(session, call.handle, self._supervisor)
+            reckoning.beyond_s = lambda: delivery.beyond_s
+            return await delivery.start()
         except (NothingCommitted, ProviderError) as error:
             if call.handle.done:
                 raise  # Ended from elsewhere: the client was closed, and nobody asks any more.
