@@ -29,7 +29,8 @@ class Commit:
 class RoundDone:
     """One verification round is over: ``drafted`` tokens were sent, ``accepted`` passed.
 
-    ``judged``: accepted plus one if the round ended in a rejection. Every count is of one round.
+    ``judged``: accepted plus one if the round ended in a rejection, that of the guess after its
+    last token included. Every count is of one round.
     """
 
     drafted: int
@@ -40,6 +41,9 @@ class RoundDone:
     """``None`` where the round was no request of its own (lanes)."""
     context: int
     """Tokens sent beside the draft: prompt and committed."""
+    start: int = 0
+    """Drafted tokens of the same run that were accepted before this round's: it was drafted after
+    them, with no token of the target's own between (rounds in flight)."""
     predicted: bool = False
     """The counts are of a whole prediction: its accepted tokens are not tied to a place."""
     tpot_s: float | None = None

@@ -77,7 +77,7 @@ class Meter:
         self._draws, self._draws_s = 0, 0.0
         self.rounds += 1
         at = self.wall()
-        self._own.add(done.accepted, done.judged)
+        self._own.add(done.accepted, done.judged, done.start)
         verify_s = done.verify_seconds
         self.log.append((done.drafted, done.accepted, done.judged, verify_s, done.draft_seconds))
         if done.predicted:
@@ -116,6 +116,7 @@ class Meter:
             draws=draws,
             draws_s=draws_s,
             temperature=temperature or None,
+            start=done.start,
             answer=self,
             at=at,
         )

@@ -1,6 +1,7 @@
 """When finished answers are used to measure drafts: while no request drafts, in a share of time.
 
-One answer at a time, the newest first; a request that drafts ends it at once. Knows queues and
+One answer at a time, the newest first; a request that drafts ends it at once. The drafts of a model
+share the time equally: one that is quick sees more answers. Knows queues and
 clocks; what an answer shows is ``shadow_rounds``'s matter, what becomes of it the measurements'.
 """
 
@@ -92,7 +93,8 @@ class Shadow:
         self._drafting = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._ready_at = -float("inf")
+        self._ready_at: dict[str, float] = {}
+        """By draft: when it may be used again."""
         self.scored = 0
         """Answers that were used."""
 
@@ -129,16 +131,32 @@ class Shadow:
 
     async def _run(self) -> None:
         while self._waiting:
-            await self._sleep(max(0.0, self._ready_at - self._clock()))
+            usable = self._usable(self._waiting[-1])
+            if not usable:
+                self._waiting.pop()
+                continue
+            ready = min(map(self._ready, usable))
+            await self._sleep(max(0.0, ready - self._clock()))
             await self._quiet.wait()
-            answer, began = self._waiting.pop(), self._clock()
+            answer = self._waiting.pop()
             self._scoring = self._supervisor.spawn(self._score(answer), name="shadow rounds")
             if self._scoring is None:
                 return
             await asyncio.wait({self._scoring})
             self._scoring = None
-            share, spent = self.config.share, self._clock() - began
-            self._ready_at = self._clock() + spent * (1 - share) / share
+
+    def _usable(self, answer: Finished) -> dict[str, Drafter]:
+        """The drafts that may be scored on an answer, by name, whenever that is."""
+        names = [n for n in answer.drafts if self.config.paid or n not in self._remote]
+        return {n: drafter for n in names if (drafter := self._drafter(n)) is not None}
+
+    def _ready(self, name: str) -> float:
+        return self._ready_at.get(name, -float("inf"))
+
+    def _spent(self, name: str, began: float, drafts: int) -> None:
+        """A draft has taken its time since ``began``: it rests until that is its share."""
+        share, now = self.config.share / drafts, self._clock()
+        self._ready_at[name] = now + (now - began) * (1 - share) / share
 
     async def _score(self, answer: Finished) -> None:
         try:
@@ -148,17 +166,18 @@ class Shadow:
         if heard is None or not heard.text:
             return
         answer = replace(answer, prompt=await asyncio.to_thread(_with_ids, answer))
-        names = [n for n in answer.drafts if self.config.paid or n not in self._remote]
+        usable = self._usable(answer)
+        names = [name for name in usable if self._ready(name) <= self._clock()]
         # Not always the same first: a request that drafts may end this at any time.
         self._rng.shuffle(names)
         for name in names:
-            drafter = self._drafter(name)
-            if drafter is None:
-                continue
+            drafter, began = usable[name], self._clock()
             try:
                 await self._score_draft(answer, heard, drafter)
             except Exception as error:  # noqa: BLE001 - whatever a drafter raises
                 log.debug("shadow acceptance of %s: %s", name, error)
+            finally:
+                self._spent(name, began, len(usable))
         self.scored += 1
 
     async def _score_draft(self, answer: Finished, heard: Heard, drafter: Drafter) -> None:

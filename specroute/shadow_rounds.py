@@ -19,10 +19,11 @@ from specroute.alignment import matched_pieces
 from specroute.context import Committed
 from specroute.draft.base import DraftSession, Proposal, common_prefix
 from specroute.draft.ngram import split_pieces
+from specroute.measure import MAX_K
 from specroute.types import Usage
 from specroute.vocabulary import Vocabulary
 
-K = 16
+K = MAX_K
 """Tokens of a shadow round. Acceptance by position from it holds for every smaller K: the rounds of
 a smaller one are these, censored."""
 STEP = 4

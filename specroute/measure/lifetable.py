@@ -44,8 +44,14 @@ class LifeTable:
         """Logarithm of what the stored numbers were multiplied with so far."""
         self._frozen: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
-    def add(self, accepted: int, judged: int, unit: float) -> None:
-        """One round that weighs ``unit``."""
+    def add(self, accepted: int, judged: int, unit: float, start: int = 0) -> None:
+        """One round that weighs ``unit``. ``start``: at how many accepted tokens it took up a run;
+        of the positions before it says nothing (left truncation)."""
+        if start:
+            self._end(start, start, -unit)
+        self._end(start + accepted, start + judged, unit)
+
+    def _end(self, accepted: int, judged: int, unit: float) -> None:
         refused = judged > accepted
         if accepted >= MAX_K:
             accepted, refused = MAX_K, False
@@ -74,7 +80,7 @@ class LifeTable:
             for refused, held in zip(reversed(self.ended), reversed(self.held), strict=True):
                 passed.append(alive)
                 judged.append(alive + refused)
-                alive += refused + held
+                alive = max(alive + refused + held, 0.0)
             if passed and not judged[0]:
                 passed, judged = passed[1:], judged[1:]
             self._frozen = (tuple(reversed(passed)), tuple(reversed(judged)))
@@ -90,10 +96,11 @@ class AcceptanceCounts:
         self._decay, self._unit = decay, 1.0
         self._table = LifeTable()
 
-    def add(self, accepted: int, judged: int) -> None:
-        """One round: of ``judged`` tokens the first ``accepted`` passed."""
+    def add(self, accepted: int, judged: int, start: int = 0) -> None:
+        """One round: of ``judged`` tokens the first ``accepted`` passed, after ``start`` of the
+        same run."""
         self._unit /= self._decay
-        self._table.add(accepted, judged, self._unit)
+        self._table.add(accepted, judged, self._unit, start)
 
     def frozen(self) -> Acceptance:
         return _in_units(self._table.counts(), self._unit)
@@ -137,7 +144,7 @@ class Rounds:
         if parent is not None:
             parent._leaf = False
         self._watch = (Watch(), Watch())
-        self._recent: deque[tuple[bool, int, int, float]] = deque(maxlen=KEPT)
+        self._recent: deque[tuple[bool, int, int, float, int]] = deque(maxlen=KEPT)
         self._within = (LifeTable(), LifeTable())
         """What of the parent's tables is this class's own, in the parent's units."""
         self._within_log = (0.0, 0.0)
@@ -149,19 +156,23 @@ class Rounds:
         *,
         shadow: bool = False,
         weight: float = 1.0,
+        start: int = 0,
         answer: object = None,
         at: float,
     ) -> None:
-        """One round; ``weight`` below 1 for one that tells less. ``answer`` tells answers apart."""
+        """One round; ``weight`` below 1 for one that tells less; ``start``: as in
+        :meth:`LifeTable.add`. ``answer`` tells answers apart."""
         parent = self.parent
         if parent is not None:
-            parent.add(accepted, judged, shadow=shadow, weight=weight, answer=answer, at=at)
+            parent.add(
+                accepted, judged, shadow=shadow, weight=weight, start=start, answer=answer, at=at
+            )
             self._adjust(parent)
-            self._within[shadow].add(accepted, judged, parent._unit * weight)
+            self._within[shadow].add(accepted, judged, parent._unit * weight, start)
         pause = at - self.seen_at
         if self.seen_at and pause > _PAUSE_S:
             self.fade(0.5 ** (pause / HALF_LIFE_S))
-        self._count(accepted, judged, shadow, weight, answer)
+        self._count(accepted, judged, shadow, weight, start, answer)
         self.seen_at = at
 
     def over(self, answer: object, *, shadow: bool = False) -> None:
@@ -174,7 +185,13 @@ class Rounds:
             self._start_anew(after, shadow)
 
     def _count(
-        self, accepted: int, judged: int, shadow: bool, weight: float, answer: object
+        self,
+        accepted: int,
+        judged: int,
+        shadow: bool,
+        weight: float,
+        start: int,
+        answer: object,
     ) -> None:
         self._unit /= DECAY ** min(weight, 1.0)
         if self._unit > _RESCALE:
@@ -184,8 +201,8 @@ class Rounds:
         if table.judged:
             rate, seen = table.passed / table.judged, table.judged / self._unit
             after = self._watch[shadow].add(accepted, judged, rate, seen, answer)
-        self._recent.append((shadow, accepted, judged, weight))
-        table.add(accepted, judged, self._unit * weight)
+        self._recent.append((shadow, accepted, judged, weight, start))
+        table.add(accepted, judged, self._unit * weight, start)
         self._unread()
         if after:
             self._start_anew(after, shadow)
@@ -197,8 +214,8 @@ class Rounds:
         if self._leaf:  # A coarser class doesn't know whose its last rounds are.
             table = self.shadow if shadow else self.real
             same = [seen for seen in self._recent if seen[0] is shadow]
-            for _, accepted, judged, weight in same[-after:]:
-                table.add(accepted, judged, self._unit * weight)
+            for _, accepted, judged, weight, start in same[-after:]:
+                table.add(accepted, judged, self._unit * weight, start)
 
     def _scale(self, factor: float) -> None:
         for table in (self.real, self.shadow):

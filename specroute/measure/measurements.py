@@ -249,6 +249,7 @@ class Measurements:
         draws: int = 0,
         draws_s: float = 0.0,
         temperature: float | None = None,
+        start: int = 0,
         answer: object = None,
         at: float = 0.0,
     ) -> None:
@@ -256,17 +257,19 @@ class Measurements:
         the draft's time. ``draft_s``, ``verify_s``: ``None`` where a round doesn't tell (the first
         draft also reads the prompt; lanes are no scoring request). ``verify_s`` is without the
         ``draws_s`` seconds of the ``draws`` tokens that the rules asked for. ``temperature``: the
-        draft's, where it was sampled. ``answer`` tells answers apart, whose rounds are alike; see
-        :meth:`over`. ``None``: not known, each round counts by itself."""
+        draft's, where it was sampled. ``start``: drafted tokens accepted before it in the same run
+        (of rounds in flight): its own are at the positions after those. ``answer`` tells answers
+        apart, whose rounds are alike; see :meth:`over`. ``None``: not known, each round counts by
+        itself."""
         rounds = self.rounds_of(target, drafter, how, traffic)
-        rounds.add(accepted, judged, answer=answer, at=at)
+        rounds.add(accepted, judged, start=start, answer=answer, at=at)
         if temperature:
             key = (target, drafter, how, round(temperature, 2))
             found = self.temperatures.get(key)
             if found is None:
                 _make_room(self.temperatures, 256)
                 found = self.temperatures[key] = Rounds()
-            found.add(accepted, judged, answer=answer, at=at)
+            found.add(accepted, judged, start=start, answer=answer, at=at)
         if verify_s is not None:
             self.verify_time(target, how, verify_s, context=context, k=drafted, at=at)
             seen = self.judged[target, how]

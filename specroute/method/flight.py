@@ -53,6 +53,23 @@ class _Flight:
     left_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a judged round was to those in flight."""
+
+    goes_on: bool
+    """All of it stands and the next round has guessed what follows: the target's own token is not
+    to be committed."""
+    start: int
+    """Drafted tokens accepted before it in the same run."""
+    refuted: bool = False
+    """All of it stands, and the target's own token is another than the guess: that was refused."""
+
+
+ALONE = Settled(False, 0)
+"""A round with none in flight after it."""
+
+
 class Flights:
     """Up to ``depth`` rounds of one request, by token ids."""
 
@@ -73,6 +90,8 @@ class Flights:
         """Rounds are being drafted and sent."""
         self._fed = False
         """There is nothing more to send for what is under way."""
+        self._run = 0
+        """Drafted tokens accepted since the target last had its own way."""
 
     # --- what score asks for ----------------------------------------------------------------
 
@@ -98,23 +117,19 @@ class Flights:
             self._changed.clear()
             await self._changed.wait()
 
-    def settled(self, accepted: int, drafted: int, last: Sequence[int | str]) -> bool:
+    def settled(self, accepted: int, drafted: int, last: Sequence[int | str]) -> Settled:
         """A round was judged: ``accepted`` of its ``drafted`` tokens stand, and ``last`` follows.
 
-        Whether ``last`` is to be committed: not where all stand and the next round has guessed what
-        follows. Where the round ends the draft's way, what was built on it is cancelled.
+        Where the round ends the draft's way, what was built on it is cancelled.
         """
         end = len(self._session.answer.ids or ()) + accepted
-        guessed = end < len(self._ids) and bool(self._flights)
-        if accepted == drafted and guessed:
-            if not self._session.request.greedy:
-                return False
-            if last and last[0] == self._ids[end]:
-                return False  # The guess was right: the next round goes on from it.
-            if not last:
-                return False
+        guessed = accepted == drafted and end < len(self._ids) and bool(self._flights)
+        start, self._run = self._run, self._run + accepted
+        greedy = self._session.request.greedy
+        if guessed and (not greedy or not last or last[0] == self._ids[end]):
+            return Settled(True, start)  # The next round goes on from the guess.
         self.clear()
-        return True
+        return Settled(False, start, refuted=guessed)
 
     def clear(self) -> None:
         """Begin to end everything under way: its lines will be in the book."""
@@ -126,6 +141,7 @@ class Flights:
         self._ending = [task for task in self._ending if not task.done()]
         self._ending += [flight.task for flight in self._flights]
         self._flights, self._ids, self._q = [], [], {}
+        self._run = 0
 
     async def aclose(self) -> None:
         """End everything; idempotent."""

@@ -21,7 +21,7 @@ from specroute.candidates import Judge, sampling_of
 from specroute.draft.base import Proposal
 from specroute.errors import DraftError, ProviderError
 from specroute.events import Commit, Event, Handover, RoundDone
-from specroute.method.flight import Flights, Scored
+from specroute.method.flight import ALONE, Flights, Scored
 from specroute.method.listen import can_listen, listen
 from specroute.target.view import BadEvidence, Position, View
 from specroute.types import Exactness
@@ -145,17 +145,20 @@ async def _rounds(session: Session, flights: Flights | None) -> AsyncGenerator[E
         alone = outcome.verdict == "unseen" or (
             outcome.verdict == "rejected" and not verdict.last and not verdict.ended
         )
+        drafted = len(view.positions)
+        settled = ALONE
+        if flights is not None:
+            settled = flights.settled(outcome.accepted, drafted, verdict.last)
         yield RoundDone(
-            drafted=len(view.positions),
+            drafted=drafted,
             accepted=outcome.accepted,
-            judged=outcome.accepted + (outcome.verdict == "rejected"),
+            judged=outcome.accepted + (outcome.verdict == "rejected" or settled.refuted),
             draft_seconds=scored.draft_s,
             verify_seconds=scored.verify_s + session.clock() - judging_at,
             context=session.context,
+            start=settled.start,
         )
-        if flights is not None and not flights.settled(
-            outcome.accepted, len(view.positions), verdict.last
-        ):
+        if settled.goes_on:
             verdict = replace(verdict, last=(), ended=False)
         commits, end = commits_of(session, view, verdict)
         for commit in commits:

@@ -1,13 +1,15 @@
 """What ``score`` is expected to take with rounds in flight, and how many of them pay.
 
 A run is what is committed up to a rejection. Its first answer is there after drafting K tokens and
-one scoring request of T seconds; while all K of a round stand, the next answer follows after
-s = max(K·d, T / depth), since the rounds behind it are under way already. The rejection throws away
-the depth - 1 rounds that were built on it, each of them billed as any other.
+one scoring request of T seconds. Up to ``depth`` rounds are under way at a time, and the next one
+is drafted once there is room: while all K of a round stand, answers come K·d apart, ``depth`` of
+them in a row, and then there is a wait for what is left of K·d + T. The rejection throws away the
+depth - 1 rounds that were built on it, each of them billed as any other.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,12 +24,14 @@ from specroute.policy.offer import UNTRIED_DRAFT_S, Offer
 DEPTHS = (2, 3, 4, 6)
 KS = (2, 4, 8, 16, 32)
 HORIZON = 96
-"""Tokens of a run that are reckoned with."""
+"""Tokens of a run that are reckoned with one by one; those after them by their last rate."""
 NEGLIGIBLE = 0.04
-"""Chances of reaching a token that are left out."""
+"""Chances of reaching a token from which on they are, too."""
+LAST = 0.99
+"""That rate at most."""
 DEAR = 8.0
 """A further request that is billed at more than so many times what one takes never pays."""
-GAIN = 0.95
+GAIN = 0.98
 """A deeper pipeline has to bring this much: it loads the server more than is billed."""
 
 
@@ -56,7 +60,7 @@ def rounds(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     if found is None or usd_in is None or usd_out is None:
         return single
     run = found.run
-    runs = max(1.0, tokens / run.tokens)
+    runs = 1 + max(tokens - 1, 0.0) / run.tokens  # A rejection starts another one.
     asked = context * (figures.usd_round_prompt or 0.0) + run.k * usd_in + usd_out
     first = figures.first_draft(ask.context)
     seconds = runs * run.seconds + (0.0 if first is None else first.mean)
@@ -89,17 +93,21 @@ def best_flight(
     else:
         found = Reach(rates(figures.acceptance, own, strength=OWN_STRENGTH))
     survival = [1.0, *found.until(NEGLIGIBLE, HORIZON)]
-    tokens = sum(survival)
+    beyond = _beyond(survival, figures.pace.answer_tokens)
+    tokens = sum(survival) + beyond
     best: tuple[float, int, int, float, float] | None = None
     for k in KS:
         if k > most:
             break
         took, drafting, each = (base + per_token * k) * timed, k * draft_s, asked + usd_in * k
-        further = sum(survival[k::k])
+        reached = survival[k::k]
+        further = sum(reached) + beyond / k
         for depth in depths:
-            apart = took / depth
-            drafts = drafting >= apart
-            seconds = drafting + took + further * (drafting if drafts else apart)
+            wait = took - (depth - 1) * drafting
+            drafts = wait <= 0
+            seconds = drafting + took + further * drafting
+            if not drafts:
+                seconds += (sum(reached[depth - 1 :: depth]) + beyond / (k * depth)) * wait
             j = seconds + (further + depth) * each
             if best is None or j < best[0]:
                 best = j, k, depth, seconds, further + depth
@@ -109,3 +117,15 @@ def best_flight(
         return None
     j, k, depth, seconds, prompts = best
     return Flight(depth, Round(k, seconds, tokens, j, prompts))
+
+
+def _beyond(survival: list[float], answer: float | None) -> float:
+    """Tokens of a run after those that are reckoned one by one, up to an answer's usual end: a
+    geometric sum."""
+    n = len(survival) - 1
+    span = min(8, n)
+    if not span or survival[-1] <= 0:
+        return 0.0
+    rate = min(math.pow(survival[-1] / survival[-1 - span], 1 / span), LAST)
+    left = math.inf if answer is None else max(answer - n, 0.0)
+    return survival[-1] * rate * (1 - math.pow(rate, left)) / (1 - rate)

@@ -5,10 +5,13 @@ Knows which figures a client sees, and when. Knows no policy.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from specroute.candidates import Candidate
 from specroute.measure import MAX_K, Measurements, Snapshot
+from specroute.shadow_rounds import AHEAD, MOST_DRAFTED, STEP
 from specroute.simulate.world import World
 from specroute.types import Attempt, Method, Usage
 
@@ -29,8 +32,9 @@ class Feed:
         self.at = 0.0
         """Virtual seconds."""
         self._calibrated = False
-        self._quiet_until = 0.0
-        """No shadow evidence before: drafting may take no more than its share of the time."""
+        self._ready_at: dict[str, float] = {}
+        """By draft: no shadow evidence before; drafting may take no more than its share of the
+        time, an equal part of which is each draft's own."""
 
     def figures(self, i: int, candidate: Candidate) -> Snapshot:
         """What a policy sees for request i."""
@@ -65,20 +69,25 @@ class Feed:
         verify_s: float,
         context: int,
         i: int,
+        *,
+        refused: bool,
+        start: int = 0,
     ) -> None:
         """One scoring round of request i; ``draft_s=None``: its first draft also reads the
-        prompt."""
+        prompt. ``refused``: the token after the accepted ones was; ``start``: accepted tokens of
+        the same run before it."""
         self.measurements.round(
             target,
             drafter,
             TRAFFIC,
             drafted=drafted,
             accepted=accepted,
-            judged=accepted + (accepted < drafted),
+            judged=accepted + refused,
             draft_s=draft_s,
             verify_s=verify_s,
             how=HOW,
             context=context,
+            start=start,
             answer=i,
             at=self.at,
         )
@@ -118,7 +127,7 @@ class Feed:
             self._billed(target, self.world.context(i), streamed == tokens, rounds)
         if streamed == tokens and not self._calibrated:
             self._calibrate(i)
-        if self.world.shadow and self.at >= self._quiet_until:
+        if self.world.shadow:
             self._shadow(i, target, drafter)
 
     def _billed(self, target: str, prompt: int, plain: bool, rounds: tuple[int, int]) -> None:
@@ -149,18 +158,30 @@ class Feed:
 
     def _shadow(self, i: int, target: str, used: str | None) -> None:
         """What each drafter but the one in use would have had accepted, from the starts that
-        rounds would have had. It takes the time of drafting the answer."""
-        spent = 0.0
+        rounds would have had, as ``shadow`` and ``shadow_rounds`` do it. It takes the time of
+        drafting."""
+        share = SHADOW_SHARE / len(self.world.drafters)
         for drafter in self.world.drafters:
-            if drafter.name == used:
+            if drafter.name == used or self.at < self._ready_at.get(drafter.name, 0.0):
                 continue
-            spent += self.world.tokens(i) * drafter.token_s + self.world.context(i) * drafter.read_s
-            runs = self.world.runs(i, drafter, target)
-            rounds, at = [], 0
-            while at < len(runs):
-                accepted = min(runs[at], MAX_K)
-                censored = at + accepted >= len(runs) or accepted == MAX_K
-                rounds.append((accepted, accepted + (not censored)))
-                at += accepted + 1
+            rng = random.Random(f"shadow {self.world.seed} {i} {drafter.name}")
+            rounds, drafted = _replayed(self.world.runs(i, drafter, target), rng)
+            spent = drafted * drafter.token_s + self.world.context(i) * drafter.read_s
             self.measurements.shadowed(target, drafter.name, TRAFFIC, rounds, how=HOW, at=self.at)
-        self._quiet_until = self.at + spent / SHADOW_SHARE
+            self._ready_at[drafter.name] = self.at + spent / share
+
+
+def _replayed(runs: Sequence[int], rng: random.Random) -> tuple[list[tuple[int, int]], int]:
+    """((accepted, judged) of each round, tokens drafted) of one answer, gone into at any place; the
+    round there isn't counted, since no real one need have started there."""
+    at = rng.randrange(max(len(runs) - AHEAD, 0) + 1)
+    counts, rounds, drafted = not at, [], 0
+    while at < len(runs) and drafted < MOST_DRAFTED:
+        accepted = min(runs[at], MAX_K)
+        censored = at + accepted >= len(runs) or accepted == MAX_K
+        drafted += min(-(-(accepted + 1) // STEP) * STEP, MAX_K)
+        if counts:
+            rounds.append((accepted, accepted + (not censored)))
+        counts = True
+        at += accepted + 1
+    return rounds, drafted

@@ -158,7 +158,16 @@ class Request:
                 lands = drafted_at + took
                 judged_at.append(max(judged_at[-1] if judged_at else 0.0, lands))
                 accepted = min(runs[at], size)
-                self._judged(drafter, at, size, accepted, size * drafter.token_s, took)
+                self._judged(
+                    drafter,
+                    at,
+                    size,
+                    accepted,
+                    size * drafter.token_s,
+                    took,
+                    start=at - begin,
+                    refuted=runs[at] == size and at + size + 1 < self.tokens,
+                )
                 if runs[at] <= size or at + size + 1 >= self.tokens:
                     ends = judged_at[-1]
                     self.at = at + accepted + 1
@@ -182,9 +191,15 @@ class Request:
         accepted: int,
         drafting: float,
         verifying: float,
+        *,
+        start: int = 0,
+        refuted: bool = False,
     ) -> None:
+        """``refuted``: all were accepted, and the round's own token is another than the next
+        round had guessed."""
         if self.feed is not None:
-            self._own.add(accepted, accepted + (accepted < k))
+            refused = accepted < k or refuted
+            self._own.add(accepted, accepted + refused, start)
             self._verify.add(verifying)
             if self.sent and k:
                 self._draft.add(drafting / k, k)
@@ -197,6 +212,8 @@ class Request:
                 verifying,
                 self.context + at,
                 self.i,
+                refused=refused,
+                start=start,
             )
         self._last = (k, accepted)
         self.sent += 1

@@ -13,7 +13,7 @@ from specroute.candidates import Judge
 from specroute.context import Committed
 from specroute.draft.base import Proposal
 from specroute.errors import ConnectFailed
-from specroute.method.flight import Flights
+from specroute.method.flight import ALONE, Flights, Settled
 from specroute.reference.running import ReferenceServer
 from specroute.target.view import Position, View
 from specroute.types import Usage
@@ -84,7 +84,7 @@ async def test_rounds_leave_before_the_first_is_back() -> None:
     desk.reply(0)
     scored = await first
     assert (scored.proposal.ids, len(scored.view.positions)) == ((0, 1), 2)
-    assert not flights.settled(2, 2, (99,))  # the next round guessed what follows
+    assert flights.settled(2, 2, (99,)).goes_on  # the next round guessed what follows
     await flights.aclose()
 
 
@@ -116,7 +116,7 @@ async def test_a_later_answer_covers_the_earlier_ones() -> None:
     scored = await first
     assert scored.proposal.ids == (0, 1, 2, 3)
     assert desk.sent[0][2].cancelled()
-    assert not flights.settled(4, 4, ())
+    assert flights.settled(4, 4, ()).goes_on
     desk.answer.ids = [0, 1, 2, 3]
     desk.reply(2)
     scored = await flights.next()
@@ -130,7 +130,7 @@ async def test_a_rejection_cancels_what_was_built_on_it() -> None:
     desk, flights, first = await begun()
     desk.reply(0)
     await first
-    assert flights.settled(1, 2, (7,))
+    assert flights.settled(1, 2, (7,)) == ALONE
     desk.answer.ids = [0, 7]
     following = asyncio.create_task(flights.next())
     await settle()
@@ -146,10 +146,20 @@ async def test_at_temperature_0_the_bonus_settles_the_guess() -> None:
     desk, flights, first = await begun(greedy=True)
     desk.reply(0)
     await first
-    assert not flights.settled(2, 2, (2,))
-    assert flights.settled(2, 2, (99,))
+    assert flights.settled(2, 2, (2,)).goes_on
+    desk.answer.ids = [0, 1]
+    assert flights.settled(2, 2, (99,)) == Settled(False, 2, refuted=True)
     await settle()
     assert desk.sent[1][2].cancelled()
+    await flights.aclose()
+
+
+async def test_each_round_is_told_where_it_takes_up_its_run() -> None:
+    """After what was accepted since the target last had its own way."""
+    _, flights, first = await begun()
+    first.cancel()
+    starts = [flights.settled(n, 2, ()).start for n in (2, 2, 1, 1)]
+    assert starts == [0, 2, 4, 0]
     await flights.aclose()
 
 

@@ -43,6 +43,20 @@ def tree() -> tuple[Rounds, Rounds, Rounds]:
     return root, Rounds(root), Rounds(root)
 
 
+def test_a_round_that_takes_up_a_run_says_nothing_of_its_beginning() -> None:
+    """Left-truncated: runs cut into rounds in flight are counted as whole ones are."""
+    whole, cut = Rounds(), Rounds()
+    rng = random.Random(5)
+    for _ in range(60):
+        accepted, judged = one_round(rng, 0.8, 12)
+        whole.add(accepted, judged, weight=0.0001, at=0.0)
+        for start in range(0, judged, 4):
+            part = min(accepted - start, 4), min(judged - start, 4)
+            cut.add(*part, weight=0.0001, start=start, at=0.0)
+    assert cut.own().judged == pytest.approx(whole.own().judged, rel=1e-3)
+    assert cut.own().passed == pytest.approx(whole.own().passed, rel=1e-3)
+
+
 def test_a_round_that_accepts_all_says_nothing_of_the_next_position() -> None:
     """Right-censored: only judged positions count."""
     counts = AcceptanceCounts()

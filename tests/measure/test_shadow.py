@@ -80,8 +80,8 @@ async def test_the_end_of_the_answer_censors() -> None:
 
 async def test_a_long_run_is_cut_at_k() -> None:
     """The token after it is the target's own, as in a round."""
-    text = " ".join("abcdefghijklmnopqrstuvwxyz")
-    assert await rounds(text, text) == [(K, K), (26 - K - 1, 26 - K - 1)]
+    text = " ".join(f"w{i}" for i in range(K + 10))
+    assert await rounds(text, text) == [(K, K), (9, 9)]
 
 
 async def test_nothing_drafted_is_a_draft_refused() -> None:
@@ -254,6 +254,33 @@ async def test_it_keeps_to_its_share(closing: list[Bench]) -> None:
     await bench.shadow.idle()
     asked = len(drafter.asked) / 3
     assert rests == [0.0, pytest.approx(19 * asked), pytest.approx(19 * asked)]
+
+
+async def test_a_quick_draft_sees_more_answers(closing: list[Bench]) -> None:
+    """Drafts share the time equally: a slow one doesn't keep the others from looking."""
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    class Slow(Knows):
+        def __init__(self, name: str, each: float) -> None:
+            super().__init__(ANSWER)
+            self.name, self.each = name, each
+
+        async def propose(self, committed: Committed, k: int, temperature: float = 0) -> Proposal:
+            nonlocal now
+            now += self.each
+            return await super().propose(committed, k, temperature)
+
+    quick, slow = Slow("quick", 0.01), Slow("slow", 1.0)
+    bench = Bench(quick, slow, share=0.05, clock=lambda: now, sleep=sleep)
+    closing.append(bench)
+    for _ in range(8):
+        bench.shadow.offer(finished(drafts=("quick", "slow")))
+        await bench.shadow.idle()
+    assert len(quick.asked) == 8 * len(slow.asked)
 
 
 async def test_only_the_last_few_answers_wait(closing: list[Bench]) -> None:
