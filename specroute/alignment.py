@@ -57,6 +57,16 @@ class TextStream:
         """Whether an unfinished character is held back."""
         return self._clean < len(self._ids) and len(self._decode(self._ids)) > self._sent
 
+    def drop(self) -> tuple[int, bool]:
+        """End the stream without what is held: how many of the last ids that is, and whether the
+        first of them had begun with text that was handed on."""
+        if not self.holding:
+            return 0, False
+        count = len(self._ids) - self._clean
+        shown = self._sent > len(self._decode(self._ids[: self._clean]))
+        self._ids, self._clean, self._sent = [], 0, 0
+        return count, shown
+
     def flush(self) -> str:
         """End the stream: whatever is held, as U+FFFD."""
         text = self._decode(self._ids)[self._sent :] if self._ids else ""

@@ -57,6 +57,22 @@ class Answer:
         """Committed text that is held back: it may be the beginning of a stop string."""
         return self._stops.held
 
+    @property
+    def inside_character(self) -> bool:
+        """Whether the committed ids end inside a character, whose bytes no text shows yet."""
+        return self._detokenizer is not None and self._detokenizer.holding
+
+    def drop_unfinished(self) -> None:
+        """Take back the last ids where they end inside a character: nothing of it was shown. Where
+        the first of them also ends text that was, the text alone is kept."""
+        if self._detokenizer is None:
+            return
+        count, shown = self._detokenizer.drop()
+        self._detokenizer = None
+        if count:
+            self.tokens -= count
+            self.ids = self.ids[:-count] if self.ids is not None and not shown else None
+
     def push_ids(self, ids: tuple[int, ...], *, finish: str | None = None) -> Delta:
         """Append tokens one by one until the answer ends; what comes after is dropped."""
         if self._vocabulary is None:

@@ -172,7 +172,7 @@ class Model(Backend):
             getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         )
         self.memory = MEMORY // (config.num_hidden_layers * heads * width * 2 * 4)
-        self._prompts = PrefixCache(sequences=16, tokens=self.memory)
+        self._prompts = PrefixCache(tokens=self.memory)
         # transformers renamed the argument in 5.x and warns about the old name
         renamed = "cache" in inspect.signature(model.forward).parameters
         self._cache_argument = "cache" if renamed else "past_key_values"

@@ -12,7 +12,7 @@ from specroute.reference.backend import State
 class PrefixCache:
     """The longest common prefix with recent sequences, to the token (vLLM's works in blocks)."""
 
-    def __init__(self, *, tokens: int, sequences: int = 64) -> None:
+    def __init__(self, *, tokens: int, sequences: int = 1024) -> None:
         """Remember at most this many ``sequences`` and ``tokens`` in them."""
         self._sequences, self._tokens = sequences, tokens
         self._entries: list[State] = []
@@ -25,6 +25,9 @@ class PrefixCache:
         """
         limit, best, shared = len(ids) - 1, None, 0
         for entry in reversed(self._entries):
+            # One that ends or differs there can't be better: most are passed over by this.
+            if entry.computed <= shared or entry.ids[shared] != ids[shared]:
+                continue
             n = _common(entry.ids, ids, min(limit, entry.computed))
             if n > shared:
                 best, shared = entry, n
