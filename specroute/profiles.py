@@ -81,6 +81,9 @@ class Capabilities:
     id_prompts: bool | None = None
     """/completions takes lists of token ids as the prompt."""
     list_prompts: bool | None = None
+    joint_rounds: bool | None = None
+    """Scoring rounds of several requests may go out in one, as a list of prompts, and it is quicker
+    than one request each. Held against the server's own tokens before it is used."""
     chat_max_logprobs: int | None = None
     """Largest ``top_logprobs`` on chat; 0: none at all."""
     logprobs: str | None = None

@@ -24,7 +24,7 @@ OUTPUT = 1024
 """Tokens of an answer where the request doesn't limit it."""
 
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict")
-_TEXTS = ("prompt", "input", "suffix", "instructions", "text")
+_TEXTS = ("prompt", "input", "input_ids", "suffix", "instructions", "text")
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,17 @@ CAPABILITIES = (*ENDPOINTS, *PARAMETERS, *SHAPES)
 PREFILLS = ("continue_final_message", "trailing_assistant", "prefix", "partial", "body_prefix")
 """Ways to give the start of the answer; ``docs/reference-server.md`` says which API has which."""
 
-QUIRKS = ("echo_shifted", "scaled_logprobs")
+QUIRKS = (
+    "echo_shifted",
+    "scaled_logprobs",
+    "first_prompt_only",
+    "answers_unordered",
+    "answers_misnumbered",
+)
 """Faults that real servers have: each echoed logprob is the next token's, as llama-cpp-python's
-are; generated tokens' logprobs are after temperature, as SGLang's are."""
+are; generated tokens' logprobs are after temperature, as SGLang's are; of a list of prompts only
+the first is answered; a list's answers come in another order than its prompts, rightly numbered
+(which the API allows), or numbered in the order in which they come."""
 
 
 @dataclass(frozen=True, slots=True)

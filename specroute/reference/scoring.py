@@ -82,8 +82,15 @@ class Native:
     """A ``/generate`` request: what it generates, and which input tokens it scores."""
 
     completion: Completion
-    start: int | None
-    """First input token with a log-probability; ``None``: none of them."""
+    starts: tuple[int | None, ...]
+    """For each prompt its first input token with a log-probability; ``None``: none of them."""
+    listed: bool
+    """A list of prompts was sent, so a list comes back."""
+
+    @property
+    def scores(self) -> bool:
+        """Whether any input token is scored."""
+        return any(start is not None for start in self.starts)
 
 
 def read_generate(body: Mapping[str, Any], model: str, options: Options) -> Native:
@@ -94,27 +101,48 @@ def read_generate(body: Mapping[str, Any], model: str, options: Options) -> Nati
     if boolean(body, "stream"):
         raise invalid("stream", True, "false: this endpoint answers whole")
     asked = {name: params[name] for name in _PARAMS if params.get(name) is not None}
+    given = body.get("input_ids", body.get("text"))
     asked |= {
         "model": model,
-        "prompt": body.get("input_ids", body.get("text")),
+        "prompt": given,
         "max_tokens": integer(params, "max_new_tokens", 1, 128),
         "seed": params.get("sampling_seed"),
     }
-    start = None
-    if boolean(body, "return_logprob"):
+    scored = boolean(body, "return_logprob")
+    if scored:
         asked["logprobs"] = integer(body, "top_logprobs_num", 0, 0)
-        start = integer(body, "logprob_start_len", -1, -1)
     completion = read_completion(asked, options)
-    if len(completion.prompts) != 1:
-        raise invalid("input_ids", f"{len(completion.prompts)} prompts", "one prompt")
-    return Native(completion, None if start in (None, -1) else start)
+    count = len(completion.prompts)
+    if completion.generate.n != 1:
+        raise invalid("n", completion.generate.n, "1: this endpoint answers a prompt once")
+    starts = body.get("logprob_start_len")
+    if not isinstance(starts, list):
+        starts = [starts] * count
+    if len(starts) != count:
+        raise invalid("logprob_start_len", starts, f"one number, or {count}")
+    firsts = [integer({"logprob_start_len": s}, "logprob_start_len", -1, -1) for s in starts]
+    return Native(
+        completion,
+        tuple(s if scored and s != -1 else None for s in firsts),
+        isinstance(given, list) and bool(given) and not isinstance(given[0], int),
+    )
 
 
 class GenerateShape:
-    """SGLang's answer: ``text``, ``output_ids`` and all the rest in ``meta_info``."""
+    """SGLang's answer: ``text``, ``output_ids`` and all the rest in ``meta_info``. Of a list of
+    prompts a list of those, in the prompts' order and without numbers."""
 
-    def __init__(self, id: str, source: Choice, start: int | None, logprobs: bool) -> None:
-        self._id, self._source, self._start, self._logprobs = id, source, start, logprobs
+    def __init__(
+        self,
+        id: str,
+        sources: Sequence[Choice],
+        starts: Sequence[int | None],
+        logprobs: bool,
+        *,
+        listed: bool,
+    ) -> None:
+        self._id, self._sources, self._starts = id, sources, starts
+        self._logprobs, self._listed = logprobs, listed
 
     def start(self, choice: Choice) -> bytes:
         """Never streamed."""
@@ -129,31 +157,40 @@ class GenerateShape:
         return b""
 
     def whole(self, choices: Sequence[Sequence[Item]], counts: dict[str, Any]) -> bytes:
-        """Tokens are ``[logprob, id, null]``; the first of the input has no log-probability."""
-        items = [item for item in choices[0] if item.token is not None]
+        """Tokens are ``[logprob, id, null]``; the first of the input has no log-probability. Each
+        answer has its own usage, and without ``prompt_tokens_details`` none of it was cached."""
+        told = "prompt_tokens_details" in counts
+        answers = [
+            self._one(items, source, start, source.cached if told else 0)
+            for items, source, start in zip(choices, self._sources, self._starts, strict=False)
+        ]
+        return dumps(answers if self._listed else answers[0])
+
+    def _one(
+        self, made: Sequence[Item], source: Choice, start: int | None, cached: int
+    ) -> dict[str, Any]:
+        items = [item for item in made if item.token is not None]
         meta: dict[str, Any] = {
             "id": self._id,
-            "finish_reason": {"type": choices[0][-1].finish},
-            "prompt_tokens": counts["prompt_tokens"],
-            "completion_tokens": counts["completion_tokens"],
-            "cached_tokens": counts.get("prompt_tokens_details", {}).get("cached_tokens", 0),
+            "finish_reason": {"type": made[-1].finish},
+            "prompt_tokens": source.prompt_tokens,
+            "completion_tokens": source.generated,
+            "cached_tokens": cached,
         }
         if self._logprobs:
-            made = [(item.token, item.entry) for item in items]
-            meta["output_token_logprobs"] = [_own(t, e) for t, e in made]
-            meta["output_top_logprobs"] = [_tops(e) for _, e in made]
+            meta["output_token_logprobs"] = [_own(item.token, item.entry) for item in items]
+            meta["output_top_logprobs"] = [_tops(item.entry) for item in items]
             meta["input_token_logprobs"], meta["input_top_logprobs"] = [], []
-        if self._start is not None:
-            source = self._source
+        if start is not None:
             ids = source.state.ids[: source.prompt_tokens]
             entries: list[Entry | None] = [None, *source.scored]
-            shown = list(zip(ids, entries, strict=True))[self._start :]
+            shown = list(zip(ids, entries, strict=True))[start:]
             shown[:1] = [(token, None) for token, _ in shown[:1]]
             meta["input_token_logprobs"] = [_own(t, e) for t, e in shown]
             meta["input_top_logprobs"] = [_tops(e) for _, e in shown]
-        text = "".join(item.shown for item in choices[0])
+        text = "".join(item.shown for item in made)
         output = [item.token for item in items]
-        return dumps({"text": text, "output_ids": output, "meta_info": meta})
+        return {"text": text, "output_ids": output, "meta_info": meta}
 
 
 def _own(token: int | None, entry: Entry | None) -> list[Any]:

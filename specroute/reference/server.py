@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import json
 import struct
 import time
 from collections.abc import AsyncIterator
@@ -56,6 +57,7 @@ from specroute.reference.scoring import (
 )
 from specroute.reference.text import TextStream
 
+UNORDERED = frozenset({"answers_unordered", "answers_misnumbered"})
 _SSE = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
@@ -68,6 +70,7 @@ class Server:
         self.engine = Engine(
             backend, options.pace, max_batch=options.max_batch, quirks=options.quirks
         )
+        self._most_prompts = 1 if "first_prompt_only" in options.quirks else None
         self.names = options.names or (backend.name,)
         self._rng = Random(options.seed)
         self._started = int(time.time())
@@ -253,7 +256,7 @@ class Server:
         scored = read_prompt_logprobs(body, self.options)
         self._begin(call, generate)
         prompts, texts = [], []
-        for prompt in asked.prompts:
+        for prompt in asked.prompts[: self._most_prompts]:
             if isinstance(prompt, str):
                 ids, text = self.backend.encode(prompt, asked.special), prompt
                 if not ids:
@@ -291,17 +294,23 @@ class Server:
 
     async def _native(self, call: Call) -> None:
         asked = read_generate(await call.body(), self.names[0], self.options)
-        generate, prompt = asked.completion.generate, asked.completion.prompts[0]
+        generate = asked.completion.generate
         self._begin(call, generate)
-        if isinstance(prompt, str):
-            prompt = self.backend.encode(prompt, True)
-        self._check_ids(prompt, "input_ids")
-        if asked.start is not None and asked.start >= len(prompt):
-            raise invalid("logprob_start_len", asked.start, f"less than {len(prompt)}")
-        score = generate.top if asked.start is not None else None
-        choices = self._choices(call, generate, [prompt], score)
-        choices[0].score_from = asked.start or 0
-        shape = GenerateShape(call.id, choices[0], asked.start, generate.top is not None)
+        prompts = []
+        for prompt, start in zip(asked.completion.prompts, asked.starts, strict=True):
+            ids = self.backend.encode(prompt, True) if isinstance(prompt, str) else prompt
+            self._check_ids(ids, "input_ids")
+            if start is not None and start >= len(ids):
+                raise invalid("logprob_start_len", start, f"less than {len(ids)}")
+            prompts.append(ids)
+        prompts = prompts[: self._most_prompts]
+        score = generate.top if asked.scores else None
+        choices = self._choices(call, generate, prompts, score)
+        for choice, start in zip(choices, asked.starts, strict=False):
+            choice.score_from = start or 0
+        shape = GenerateShape(
+            call.id, choices, asked.starts, generate.top is not None, listed=asked.listed
+        )
         await self._answer(call, generate, choices, shape)
 
     async def _chat(self, call: Call) -> None:
@@ -437,7 +446,20 @@ class Server:
                 by_choice[item.choice.index].append(item)
                 left -= item.finish is not None
         self._settle(call, choices)
-        await call.reply(200, shape.whole(by_choice, self._usage(call)))
+        whole = shape.whole(by_choice, self._usage(call))
+        if len(choices) > 1 and self.options.quirks & UNORDERED:
+            whole = self._disorder(whole)
+        await call.reply(200, whole)
+
+    def _disorder(self, whole: bytes) -> bytes:
+        """The answers of a list in another order: a quirk."""
+        answer = json.loads(whole)
+        listed = answer if isinstance(answer, list) else answer["choices"]
+        listed.reverse()
+        if "answers_misnumbered" in self.options.quirks and isinstance(answer, dict):
+            for i, choice in enumerate(listed):
+                choice["index"] = i
+        return dumps(answer)
 
     async def _stream(
         self, call: Call, generate: Generate, choices: list[Choice], shape: Shape, half: float

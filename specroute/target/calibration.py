@@ -2,8 +2,8 @@
 
 Finds servers that ignore echo, shift it by one, penalise repetition by default, report
 log-probabilities after temperature, or render another prompt than the one we send; those are not
-scored on. Costs one short chat call, one scoring call a dialect and, where penalties are looked
-for, two calls of one token, per (host, model) and client.
+scored on. Costs one short chat call, one scoring call a dialect (two where rounds may share one)
+and, where penalties are looked for, two calls of one token, per (host, model) and client.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from specroute.target import templates
 from specroute.target.dialects import Dialect, Form, agreement, dialects_of, entries
 from specroute.target.learned import says_nothing
 from specroute.target.penalties import penalised
+from specroute.target.proving import apart
 from specroute.target.scoring import score
 from specroute.target.view import BadEvidence, checked_logprob
 from specroute.types import Usage
@@ -52,8 +53,8 @@ async def calibrate(
         if learned.calibrated or learned.resting(deadline.clock()):
             return
         log.info(
-            "calibrating %s: one call of about %d generated tokens, one scoring call a dialect, "
-            "two calls of one token",
+            "calibrating %s: one call of about %d generated tokens, one scoring call a dialect "
+            "(two where rounds may share one), two calls of one token",
             target.ref,
             max(TOKENS, target.capabilities.min_max_tokens),
         )
@@ -117,9 +118,27 @@ async def _calibrate(
             learned.refused[learned.dialect[0].name] = problem
             learned.dialect = None
             why.append(problem)
+    await _see_joins(target, prompt, said, book, deadline)
     learned.draw_logprobs = caps.logprobs == "raw" and learned.dialect is not None
     trusted = learned.dialect or learned.sampler
     learned.reason = "" if trusted else "; ".join(dict.fromkeys(why)) or NO_DIALECT
+
+
+async def _see_joins(
+    target: Target, prompt: Prompt, said: _Said, book: Book, deadline: Deadline
+) -> None:
+    """In which of the trusted dialects two rounds can share a request."""
+    learned = target.learned
+    learned.joins = set()
+    for using in (learned.dialect, learned.sampler):
+        if not target.capabilities.joint_rounds or using is None:
+            continue
+        tokens = said.ids if using[1] == "ids" and said.ids else said.texts
+        problem = await apart(target, using, prompt, tokens, said.logprobs, book, deadline)
+        if problem:
+            log.info("%s: %s rounds share no request: %s", target.ref, using[0].name, problem)
+        else:
+            learned.joins.add(using[0].name)
 
 
 async def _first_form(

@@ -5,12 +5,13 @@ Knows what is asked and how the answers are read. Knows no profile and no config
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 from dataclasses import replace
 from typing import Any
 
 from specroute.context import Committed, Prompt
-from specroute.errors import StatusError
+from specroute.errors import ProviderError, StatusError
 from specroute.request import CHAT, COMPLETIONS
 from specroute.target import prefill
 from specroute.target.calibration import calibrate
@@ -28,8 +29,10 @@ STRANGE = "Zebra!"
 LONG_REPEATS = 40
 ANSWER_TOKENS = 16
 REPEATS = 3
+TOGETHER = 4
+"""Rounds at once, in requests of their own and in one."""
 LOGPROB_LIMITS = (20, 5, 1)
-ESTIMATE = {"prompt": 4500, "completion": 420, "calls": 48}
+ESTIMATE = {"prompt": 5500, "completion": 450, "calls": 64}
 """About what a probe uses, for the caller to show beforehand."""
 
 
@@ -135,11 +138,12 @@ async def _scoring(probe: Probe) -> list[Finding]:
     """Which dialects of scoring agree with what the target itself generates?"""
     found: list[Finding] = []
     seen = Probed([*probe.found, *found]).capabilities(probe.target.capabilities)
-    caps = replace(seen, score=tuple(DIALECTS))
+    caps = replace(seen, score=tuple(DIALECTS), joint_rounds=True)
     trial = Target(probe.target.ref, probe.http, caps, probe.target.tokenizer)
     await calibrate(trial, probe.vocabularies, probe.book, probe.deadline())
     learned = trial.learned
     trusted = [pair for pair in (learned.dialect, learned.sampler) if pair is not None]
+    probe.trial = trial
     if learned.dialect is not None:
         probe.scored = (trial, learned.dialect)
     names = [dialect.name for dialect, _ in trusted]
@@ -261,6 +265,58 @@ async def _scoring_cache(probe: Probe) -> list[Finding]:
     return [Finding("echo_keeps_cache", None if cached is None else cached > sent / 2, how)]
 
 
+async def _joint_rounds(probe: Probe) -> list[Finding]:
+    """Can rounds of several requests share one, and is that quicker than one each, at once?"""
+    trial = probe.trial
+    if trial is None or not (trial.learned.dialect or trial.learned.sampler):
+        return []
+    learned = trial.learned
+    using = next(
+        (u for u in (learned.dialect, learned.sampler) if u and u[0].name in learned.joins), None
+    )
+    if using is None:
+        return [Finding("joint_rounds", False, "a list of two rounds was not answered as each is")]
+    vocabulary = learned.vocabulary
+    joins, seconds = set(learned.joins), dict[bool, list[float]]({False: [], True: []})
+
+    async def one(n: int) -> None:
+        text: str = f"{n}. {SENTENCE} "
+        draft: Any = SENTENCE
+        prompt = Prompt(({"role": "user", "content": text},), text)
+        if using[1] == "ids" and vocabulary is not None:
+            prompt = Prompt(None, None, vocabulary.encode(text))
+            draft = vocabulary.encode(SENTENCE)[:4]
+        await score(
+            trial,
+            using,
+            prompt,
+            Committed("", ()),
+            draft,
+            logprobs=1,
+            sampling={"temperature": 0},
+            book=probe.book,
+            deadline=probe.deadline(),
+            purpose="probe",
+        )
+
+    try:
+        for shared in (False, True) * REPEATS:
+            learned.joins = joins if shared else set()
+            clock = probe.deadline().clock
+            began = clock()
+            await asyncio.gather(*map(one, range(TOGETHER)))
+            seconds[shared].append(clock() - began)
+    except (BadEvidence, ProviderError) as error:
+        return [Finding("joint_rounds", None, f"rounds could not be timed: {error}")]
+    finally:
+        learned.joins = joins
+    alone, joined = min(seconds[False]), min(seconds[True])
+    how = (
+        f"{TOGETHER} rounds at once: {1e3 * joined:.0f} ms in one request, {1e3 * alone:.0f} in own"
+    )
+    return [Finding("joint_rounds", joined <= alone and not trial.joint.off, how)]
+
+
 async def _pace(probe: Probe) -> list[Finding]:
     """Usage on streams, TTFT and TPOT, the round trip, and disagreement with itself at T = 0."""
     found: list[Finding] = []
@@ -329,5 +385,6 @@ CHECKS: tuple[Check, ...] = (
     _prediction,
     _caching,
     _scoring_cache,
+    _joint_rounds,
     _pace,
 )

@@ -32,6 +32,8 @@ class Learned:
     """The dialect that shows log-probabilities, and the form its context takes."""
     sampler: Trusted | None = None
     """The dialect that draws at every position (``fanout``), where the target speaks it."""
+    joins: set[str] = field(default_factory=set)
+    """Dialects in which rounds of several requests have been seen to be answered in one."""
     refused: dict[str, str] = field(default_factory=dict)
     """Dialect → why it is not used."""
     reason: str = ""

@@ -74,6 +74,8 @@ class Probe:
         """The error statuses that came back."""
         self.answer = ""
         """The target's own greedy answer to the checks' question."""
+        self.trial: Target | None = None
+        """The target as it was calibrated."""
         self.scored: tuple[Target, Trusted] | None = None
         """The target as it was calibrated, and the dialect that shows its view of a prompt."""
         self.tokens_param = target.capabilities.max_tokens_param

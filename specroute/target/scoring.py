@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from specroute.acceptance import Draw, Drawn, Request, TailDraw
 from specroute.context import Committed, Prompt
 from specroute.request import COMPLETIONS
-from specroute.target.dialects import Ask, entries
+from specroute.target.dialects import Ask, Dialect, entries
+from specroute.target.joint import LeftOut
 from specroute.target.learned import Trusted
 from specroute.target.view import BadEvidence, View
 from specroute.types import Usage
 
 if TYPE_CHECKING:
-    from specroute.book import Book
+    from specroute.book import Book, Entry
+    from specroute.http.client import JsonReply
     from specroute.http.deadline import Deadline
     from specroute.target.target import Target
 
@@ -43,13 +45,33 @@ async def score(
     Raises :class:`~specroute.target.view.BadEvidence` and provider errors.
     """
     dialect, form = using
-    ask = _ask(target, form, prompt, committed, draft, logprobs, sampling)
+    ask = ask_of(target, form, prompt, committed, draft, logprobs, sampling)
     request = dialect.request(ask)
-    with book.attempt(str(target.ref), purpose) as entry:
-        if isinstance(draft, str):
-            entry.sends = (len(committed.text) + len(draft)) // 4
-        elif committed.ids is not None:
-            entry.sends = len(committed.ids) + len(draft)
+    sends = None
+    if isinstance(draft, str):
+        sends = (len(committed.text) + len(draft)) // 4
+    elif committed.ids is not None:
+        sends = len(committed.ids) + len(draft)
+    place = str(target.ref)
+    seat = None
+    if dialect.name in target.learned.joins:
+        seat = await target.joint.seat(request, deadline, purpose)
+    if seat is not None:
+        try:
+            with book.attempt(place, purpose) as entry:
+                entry.sends = sends
+                try:
+                    data, reply = await seat.reply(target.ref.provider)
+                except LeftOut as left:
+                    entry.usage = left.usage
+                    raise
+                return _read(entry, dialect, ask, data, reply)
+        except LeftOut:
+            pass  # It asks by itself; its line in the book says what this came to.
+        except BadEvidence as error:
+            target.joint.distrust(str(error))
+    with book.attempt(place, purpose) as entry:
+        entry.sends = sends
         reply = await target.http.post_json(
             request.path,
             request.payload,
@@ -58,14 +80,21 @@ async def score(
             listed=request.listed,
             purpose=purpose,
         )
-        entry.request_id = reply.request_id
-        entry.usage = Usage.from_wire(reply.data.get("usage"))
-        view = dialect.view(reply.data, ask, reply.seconds)
-        entry.usage = view.usage
+        return _read(entry, dialect, ask, reply.data, reply)
+
+
+def _read(
+    entry: Entry, dialect: Dialect, ask: Ask, data: Mapping[str, Any], reply: JsonReply
+) -> View:
+    """The view in an answer, whose usage is noted whatever it is worth."""
+    entry.request_id = reply.request_id
+    entry.usage = Usage.from_wire(data.get("usage"))
+    view = dialect.view(data, ask, reply.seconds)
+    entry.usage = view.usage
     return view
 
 
-def _ask(
+def ask_of(
     target: Target,
     form: str,
     prompt: Prompt,
@@ -74,6 +103,7 @@ def _ask(
     logprobs: int,
     sampling: Mapping[str, Any],
 ) -> Ask:
+    """The question about ``draft``, its context in ``form``. Raises :class:`BadEvidence`."""
     caps = target.capabilities
     common: dict[str, Any] = {
         "model": target.ref.model,

@@ -18,6 +18,7 @@ from specroute.profiles import Capabilities
 from specroute.request import CHAT, COMPLETIONS, TextRequest
 from specroute.target import prediction, prefill
 from specroute.target.hedging import Hedging
+from specroute.target.joint import Joint
 from specroute.target.learned import Learned
 from specroute.target.stream import Piece, pieces
 from specroute.types import TargetRef
@@ -48,6 +49,7 @@ class Target:
         self.tokenizer = tokenizer
         self.learned = Learned()
         self.hedging = Hedging()
+        self.joint = Joint(http, str(ref))
         self.calibrating = asyncio.Lock()
 
     @property

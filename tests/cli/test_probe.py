@@ -67,6 +67,8 @@ def _seen(found: dict[str, Any]) -> dict[str, Any]:
         ({"disable": ["completions"]}, "completions", False),
         ({"disable": ["id_prompts"]}, "id_prompts", False),
         ({"disable": ["list_prompts"]}, "list_prompts", False),
+        ({"disable": ["list_prompts"]}, "joint_rounds", False),
+        ({"quirks": ["answers_misnumbered"]}, "joint_rounds", False),
         ({"ignore": ["echo"]}, "score", ["prompt_logprobs"]),
         ({"disable": ["echo", "prompt_logprobs", "completions"]}, "score", []),
         ({"disable": ["tokenize"]}, "template", "apply-template"),

@@ -134,6 +134,21 @@ def test_echo_shifted_by_one() -> None:
     assert scores == [None, pytest.approx(math.log(0.6)), pytest.approx(math.log(0.6))]
 
 
+@pytest.mark.parametrize(
+    ("quirk", "told"),
+    [
+        ("first_prompt_only", [(0, "ba")]),
+        ("answers_unordered", [(1, "aa"), (0, "ba")]),
+        ("answers_misnumbered", [(0, "aa"), (1, "ba")]),
+    ],
+)
+def test_lists_of_prompts_answered_strangely(quirk: str, told: list[tuple[int, str]]) -> None:
+    """Quirks: part of a list, and a list in another order."""
+    with ReferenceServer(SCRIPT, quirks=[quirk]) as server, Http(server) as api:
+        body = api.complete(prompt=["b", "a"], echo=True, max_tokens=1, temperature=0)
+    assert [(c["index"], c["text"]) for c in body["choices"]] == told
+
+
 def test_logprobs_after_temperature() -> None:
     """Quirk: generated tokens' logprobs are those of the distribution they were drawn from."""
     with ReferenceServer(SCRIPT, quirks=["scaled_logprobs"]) as server, Http(server) as api:

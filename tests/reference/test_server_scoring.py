@@ -111,6 +111,22 @@ def test_generate_alone_keeps_the_cache() -> None:
     assert echoed["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
+def test_generate_answers_a_list_of_prompts_with_a_list(api: Http) -> None:
+    """In the prompts' order and without numbers; each from its own place on, with its own usage."""
+    both = api.post(
+        "/generate",
+        input_ids=[[A, B, A], [B, A]],
+        sampling_params={"temperature": 0, "max_new_tokens": 1},
+        return_logprob=True,
+        logprob_start_len=[1, 0],
+        top_logprobs_num=1,
+    ).json()
+    shown = [[token for _, token, _ in a["meta_info"]["input_token_logprobs"]] for a in both]
+    assert shown == [[B, A], [B, A]]
+    counts = [(a["meta_info"]["prompt_tokens"], a["meta_info"]["completion_tokens"]) for a in both]
+    assert counts == [(3, 1), (2, 1)]
+
+
 def test_generate_takes_text_and_shows_no_scores_unasked(api: Http) -> None:
     """Sampling as the completions endpoint has it."""
     answer = api.post(
@@ -124,7 +140,9 @@ def test_generate_takes_text_and_shows_no_scores_unasked(api: Http) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        {"input_ids": [[A], [B]]},
+        {"input_ids": [[A], [B, 99999]]},
+        {"input_ids": [[A], [B]], "return_logprob": True, "logprob_start_len": [0]},
+        {"input_ids": [[A], [B]], "sampling_params": {"n": 2}},
         {"input_ids": [99999]},
         {"input_ids": []},
         {},

@@ -91,14 +91,36 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Joins:
+    """How a request can share one with others that are like it.
+
+    ``each``: the fields of which every prompt has its own, the prompt's (or prompts') first.
+    ``answers``: where one answer a prompt stands: ``choices`` of one object; a list of objects
+    (``listed``); or such a list where a request of one prompt has its object bare (``bare``).
+    ``numbered``: each says by ``index`` which prompt it is for; else they come in their order.
+    """
+
+    each: tuple[str, ...] = ("prompt",)
+    answers: Literal["choices", "listed", "bare"] = "choices"
+    numbered: bool = True
+
+    @property
+    def answers_in(self) -> str:
+        """The field that holds the answers, as they are read."""
+        return "choices" if self.answers == "choices" else "answers"
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What to POST, and where. ``root``: the path starts at the server's root, not at its API.
-    ``listed``: the answer may be a JSON list, which is then read as ``{"answers": list}``."""
+    ``listed``: the answer may be a JSON list, which is then read as ``{"answers": list}``.
+    ``joins``: how it may share a request; ``None``: not at all."""
 
     path: str
     payload: dict[str, Any]
     root: bool = False
     listed: bool = False
+    joins: Joins | None = None
 
 
 @dataclass(frozen=True, slots=True)

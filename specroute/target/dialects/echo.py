@@ -14,7 +14,7 @@ from typing import Any
 from specroute.profiles import Capabilities
 from specroute.request import COMPLETIONS
 from specroute.target.dialects import entries
-from specroute.target.dialects.base import Ask, Form, Request, Shows
+from specroute.target.dialects.base import Ask, Form, Joins, Request, Shows
 from specroute.target.view import BadEvidence, View
 from specroute.types import Usage
 
@@ -35,7 +35,7 @@ class Echo:
         body = completion_body(ask)
         if ask.draft:
             body["echo"] = True
-        return Request(COMPLETIONS, body)
+        return Request(COMPLETIONS, body, joins=Joins())
 
     def view(self, data: Mapping[str, Any], ask: Ask, seconds: float) -> View:
         """Every entry has to name the id that was sent, or the strings have to join to the text."""

@@ -16,7 +16,7 @@ from typing import Any
 from specroute.profiles import Capabilities
 from specroute.request import COMPLETIONS
 from specroute.target.dialects import entries
-from specroute.target.dialects.base import Ask, Form, Request, Shows
+from specroute.target.dialects.base import Ask, Form, Joins, Request, Shows
 from specroute.target.dialects.echo import completion_body
 from specroute.target.view import BadEvidence, Position, Sample, View
 from specroute.types import Usage
@@ -41,7 +41,7 @@ class Fanout:
         body["prompt"] = _prompts(ask)
         body.pop("seed", None)
         body.pop(ask.capabilities.seed_param, None)
-        return Request(COMPLETIONS, body)
+        return Request(COMPLETIONS, body, joins=Joins())
 
     def view(self, data: Mapping[str, Any], ask: Ask, seconds: float) -> View:
         """One choice per prompt, each with entries for what it generated."""

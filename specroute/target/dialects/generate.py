@@ -18,7 +18,7 @@ from typing import Any
 
 from specroute.profiles import Capabilities
 from specroute.target.dialects import entries
-from specroute.target.dialects.base import Ask, Form, Request, Shows
+from specroute.target.dialects.base import Ask, Form, Joins, Request, Shows
 from specroute.target.view import BadEvidence, View
 from specroute.types import Usage
 
@@ -68,7 +68,8 @@ class Generate:
             "logprob_start_len": len(ask.ids) - 1,
             "top_logprobs_num": ask.logprobs,
         }
-        return Request(PATH, payload, root=True)
+        joins = Joins(("input_ids", "logprob_start_len"), answers="bare", numbered=False)
+        return Request(PATH, payload, root=True, joins=joins)
 
     def view(self, data: Mapping[str, Any], ask: Ask, seconds: float) -> View:
         """One entry for the last context token, then one per drafted token, each with its id."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from specroute.profiles import Capabilities
 from specroute.target.dialects import entries
-from specroute.target.dialects.base import Ask, Form, Request, Shows
+from specroute.target.dialects.base import Ask, Form, Joins, Request, Shows
 from specroute.target.view import BadEvidence, Position, Sample, View
 from specroute.types import Usage
 
@@ -44,7 +44,7 @@ class NativeFanout:
             "n_probs": ask.logprobs,
             "return_tokens": True,
         }
-        return Request(PATH, payload, root=True, listed=True)
+        return Request(PATH, payload, root=True, listed=True, joins=Joins(answers="listed"))
 
     def view(self, data: Mapping[str, Any], ask: Ask, seconds: float) -> View:
         """One answer per prompt, each with the ids of what it generated."""

@@ -19,7 +19,7 @@ from specroute.profiles import Capabilities
 from specroute.request import CHAT, COMPLETIONS
 from specroute.target import prefill
 from specroute.target.dialects import entries
-from specroute.target.dialects.base import Ask, Form, Request, Shows
+from specroute.target.dialects.base import Ask, Form, Joins, Request, Shows
 from specroute.target.dialects.echo import completion_body
 from specroute.target.view import BadEvidence, View
 from specroute.types import Usage
@@ -52,7 +52,7 @@ class PromptLogprobs:
         body = completion_body(ask) | {"logprobs": 1}
         if ask.draft:
             body["prompt_logprobs"] = ask.logprobs
-        return Request(COMPLETIONS, body)
+        return Request(COMPLETIONS, body, joins=Joins())
 
     def view(self, data: Mapping[str, Any], ask: Ask, seconds: float) -> View:
         """Every item has to hold the token that was sent there."""
