@@ -45,7 +45,7 @@ NOT_YET: Mapping[str, Mapping[str, str]] = {
 _DEVICE = re.compile(r"(auto|cpu|cuda(:\d+)?)\Z")
 _MEMORY = re.compile(r"\d+(\.\d+)?\s?(MB|GB|MiB|GiB)\Z")
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
-_LOCAL_KEYS = ("device", "dtype", "max_memory")
+_LOCAL_KEYS = ("device", "dtype", "max_memory", "min_probability")
 
 
 def parse(
@@ -163,6 +163,7 @@ def _draft(
         dtype=table.get("dtype", tables.one_of(*_DTYPES), "auto"),
         temperature=table.get("temperature", _temperature, None),
         max_memory=table.get("max_memory", _memory, None),
+        min_probability=table.get("min_probability", _probability, 0.0),
     )
     if kind in ("local", "remote") and "model" not in table:
         table.problem(f"required for kind = {kind!r}", "model")
@@ -257,6 +258,10 @@ def _memory(value: Any) -> str:
 
 def _temperature(value: Any) -> float:
     return tables.number(value, at_least=0)
+
+
+def _probability(value: Any) -> float:
+    return tables.number(value, at_least=0, at_most=1)
 
 
 def _scrub(problem: str, environ: Mapping[str, str]) -> str:

@@ -96,6 +96,8 @@ class DraftConfig:
     temperature: float | None = None
     """The draft's own temperature; ``None``: greedy at the target's T = 0, else the request's."""
     max_memory: str | None = None
+    min_probability: float = 0.0
+    """A round's draft ends after a token that the draft gives less probability than this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,8 @@ def _draft(draft: DraftConfig) -> dict[str, Any]:
     if draft.kind == "local":
         known |= {"device": draft.device, "dtype": draft.dtype, "max_memory": draft.max_memory}
     shown: dict[str, Any] = {key: value for key, value in known.items() if value is not None}
+    if draft.min_probability:
+        shown["min_probability"] = draft.min_probability
     if draft.temperature is not None:
         shown["temperature"] = draft.temperature
     return shown

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from specroute.crossing import Crossing, said_after, unfinished
 from specroute.draft.base import Committed, Proposal
-from specroute.draft.drawing import draw
+from specroute.draft.drawing import draw, unsure
 from specroute.draft.own_ids import OwnIds
 from specroute.draft.speech import LEAD_IN, Steps, text_after
 from specroute.vocabulary import Vocabulary
@@ -97,7 +97,8 @@ class Pair:
 class TwoVocabularies:
     """One request's drafting across. ``pair`` is ``None`` where the target's vocabulary isn't
     known: then text is proposed. ``rng`` gives a numpy generator. ``lead`` is the prompt where it
-    is text: it is read, and its end re-encoded, together with the answer."""
+    is text: it is read, and its end re-encoded, together with the answer. ``least``: the
+    probability below which a token is the draft's last."""
 
     def __init__(
         self,
@@ -107,10 +108,11 @@ class TwoVocabularies:
         rng: Callable[[], Any],
         way: Way = "auto",
         lead: str = "",
+        least: float = 0.0,
     ) -> None:
         self._own, self._target, self._pair = own, target, pair
         self._rng, self._way, self._lead = rng, way, lead
-        self._ids = OwnIds(own)
+        self._ids, self._least = OwnIds(own), least
         self._heard = 0
 
     @property
@@ -159,10 +161,11 @@ class TwoVocabularies:
         for _ in range(k if len(crossing) else 0):
             logits = yield pending
             pair.weigh(logits)
-            place, shares = draw(pair.shared(logits), temperature, rng)
+            shared = pair.shared(logits)
+            place, shares = draw(shared, temperature, rng)
             ids.append(int(crossing.target[place]))
             qs.append(None if shares is None else crossing.distribution(shares))
-            if ids[-1] in target.eos_ids:
+            if ids[-1] in target.eos_ids or unsure(shared, shares, place, self._least):
                 break
             pending = (int(crossing.own[place]),)
         return Proposal(
@@ -206,6 +209,8 @@ class TwoVocabularies:
                 if len(ids) > k:
                     break
                 look = drafted + max(1, (k - len(ids)) // 4)
+            if unsure(logits, None, token, self._least):
+                break
             pending = (token,)
         ids = said_after(target.encode, target.tokens, before, said)
         ended = ended and len(ids) < k and target.end_id is not None
@@ -220,14 +225,16 @@ class TwoVocabularies:
         said = b""
         ended = False
         for drafted in range(1, min(room, k + LOOK_ON) + 1):
-            token = int((yield pending).argmax())
+            logits = yield pending
+            token = int(logits.argmax())
             ended = token in self._own.eos_ids
             piece = self._own.tokens[token] if token < self._own.size else None
             if piece is None:
                 break
             first = not (said or self._lead or committed.text)
             said += self._opened(piece) if first else piece
-            if drafted >= k and not said[-1:].isspace():
+            enough = drafted >= k or unsure(logits, None, token, self._least)
+            if enough and not said[-1:].isspace():
                 break
             pending = (token,)
         text = said[: len(said) - len(unfinished(said))].decode(errors="replace")

@@ -45,6 +45,7 @@ def make_drafter(
             device=config.device,
             dtype=config.dtype,
             max_memory=config.max_memory,
+            min_probability=config.min_probability,
         )
     if not config.provider:
         raise ConfigError(f"{where}.provider is missing: a remote draft needs one")

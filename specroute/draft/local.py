@@ -44,7 +44,9 @@ class LocalDrafter:
 
     ``device``: ``auto`` (CUDA if there is any), ``cpu``, ``cuda`` or ``cuda:n``. ``dtype``:
     ``auto`` (bf16 on a GPU, fp32 on a CPU) or a torch name. ``max_memory``: a size such as
-    ``"6GiB"`` that weights and caches stay under. ``generator`` makes each session's numpy random
+    ``"6GiB"`` that weights and caches stay under. ``min_probability``: a round's draft ends after a
+    token that the model gives less; the token is proposed, so this changes no answer. ``generator``
+    makes each session's numpy random
     generator; ``clock`` is monotonic seconds.
 
     Where the target's vocabulary is the model's own, ids are proposed, with the full q of sampled
@@ -63,11 +65,13 @@ class LocalDrafter:
         dtype: str = "auto",
         max_memory: str | None = None,
         way: Way = "auto",
+        min_probability: float = 0.0,
         generator: Callable[[], Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.way = way
+        self.min_probability = min_probability
         self._source = model
         self._device, self._dtype, self._max_memory = device, dtype, max_memory
         self._generator = generator
@@ -106,7 +110,7 @@ class LocalDrafter:
         assert loaded is not None
         rng = _lazily(self._generator)
         ids, speech = await self._run(
-            lambda: begin(prompt, loaded, target_vocabulary, rng, self.way)
+            lambda: begin(prompt, loaded, target_vocabulary, rng, self.way, self.min_probability)
         )
         return LocalSession(self, loaded, next(self._keys), ids, speech)
 

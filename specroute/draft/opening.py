@@ -25,12 +25,13 @@ def begin(
     target: Vocabulary | None,
     rng: Callable[[], Any],
     way: Way,
+    least: float = 0.0,
 ) -> tuple[tuple[int, ...], Speech]:
     """(the prompt in the draft's ids, how it speaks to the target). In the worker thread: a large
     tokenizer takes its time."""
     own = loaded.vocabulary
     if target is not None and target.fingerprint == own.fingerprint:
-        speech = OneVocabulary(own, rng)
+        speech = OneVocabulary(own, rng, least)
         if prompt.ids is not None:
             return prompt.ids, speech
         opening, text = _render(prompt, own)
@@ -41,7 +42,7 @@ def begin(
         if prompt.messages is None and prompt.text is None and prompt.ids is not None:
             prompt = replace(prompt, text=target.decode(prompt.ids))
     opening, text = _render(prompt, own)
-    return opening, TwoVocabularies(own, target, pair, rng, way, text)
+    return opening, TwoVocabularies(own, target, pair, rng, way, text, least)
 
 
 def _render(prompt: Prompt, vocabulary: Vocabulary) -> tuple[tuple[int, ...], str]:

@@ -50,5 +50,5 @@ async def pieces(
         ids = committed.ids
         joined = (*ids, *piece.ids) if ids is not None and piece.ids is not None else None
         committed = Committed(committed.text + piece.text, joined)
-        made += asked
+        made += len(piece.ids) if piece.ids is not None else asked
         size = min(2 * size, MOST)

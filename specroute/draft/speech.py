@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from specroute.alignment import TextStream
 from specroute.draft.base import Committed, Proposal
-from specroute.draft.drawing import draw
+from specroute.draft.drawing import draw, unsure
 from specroute.vocabulary import Vocabulary
 
 Steps = Generator[Sequence[int], Any, Proposal]
@@ -44,7 +44,8 @@ class Speech(Protocol):
         temperature: float,
     ) -> Steps:
         """Up to ``k`` of the target's tokens, in at most ``room`` of the model's. ``pending`` are
-        the ids that the model has not seen yet."""
+        the ids that the model has not seen yet. It ends after a token that the model is unsure
+        of."""
         ...
 
 
@@ -53,8 +54,9 @@ class OneVocabulary:
 
     by_ids = True
 
-    def __init__(self, vocabulary: Vocabulary, rng: Callable[[], Any]) -> None:
-        self._vocabulary, self._rng = vocabulary, rng
+    def __init__(self, vocabulary: Vocabulary, rng: Callable[[], Any], least: float = 0.0) -> None:
+        """A draft ends after a token of less probability than ``least``."""
+        self._vocabulary, self._rng, self._least = vocabulary, rng, least
 
     def read(self, committed: Committed) -> tuple[int, ...]:
         if committed.ids is not None:
@@ -73,10 +75,11 @@ class OneVocabulary:
         qs: list[Any] = []
         rng = self._rng() if temperature > 0 else None
         for _ in range(min(k, room)):
-            token, q = draw((yield pending), temperature, rng)
+            logits = yield pending
+            token, q = draw(logits, temperature, rng)
             ids.append(token)
             qs.append(q)
-            if token in self._vocabulary.eos_ids:
+            if token in self._vocabulary.eos_ids or unsure(logits, q, token, self._least):
                 break
             pending = (token,)
         return Proposal(

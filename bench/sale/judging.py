@@ -1,0 +1,207 @@
+"""What a setting came to against plain, and which criteria that meets. Pure.
+
+An exact setting must beat plain's time to the first token and not lower its throughput. A lossy
+one that agrees with the target at least :data:`AGREES` of the time is held to all three of the
+article's figures. Every setting shows those three; what is not had comes with the reason, in
+figures of the run.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.sale.running import Outcome
+
+ARTICLE = {"TTFT": -65.5, "throughput": 240.0, "cost": 12.0}
+"""What the article reports against plain, in per cent."""
+AGREES = 0.95
+SAME = 1.0
+"""Per cent by which two runs of the same calls differ: "not lower" means by no more than this."""
+BUSY = 0.85
+"""Of a core: a client that uses more than this is itself what the requests wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting. Seconds; changes are per cent against plain."""
+
+    name: str
+    label: str
+    ttft_s: float
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    rps: float
+    usd: float
+    identical: float
+    ttft: float
+    throughput: float
+    cost: float
+    rounds: float
+    """Scoring rounds a request."""
+    accepted: float | None
+    """Of the drafted tokens."""
+    generated: float
+    """Tokens a request that the target generated one a step."""
+    speculated: float
+    """The share of requests that were drafted for."""
+    target_usd: float
+    draft_usd: float
+    input_usd: float
+    """Of it, what prompts and drafts cost as the target's input."""
+    overrun: float
+    client_cpu: float
+    notes: tuple[str, ...]
+    """What the reports say most often of how requests fell back."""
+
+    @property
+    def exact(self) -> bool:
+        return self.label in ("exact", "exact-greedy")
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+def row(outcome: Outcome, plain: Outcome, own: Sequence[str]) -> Row:
+    """``own``: the target's own answers, in the order of the requests."""
+    answers = outcome.answers
+    reports = [a.report for a in answers if a.report is not None]
+    total = [a.total_s for a in answers]
+    ttft = statistics.mean(a.ttft_s for a in answers)
+    drafted = sum(r.drafted for r in reports)
+    rounds = sum(r.rounds for r in reports)
+    return Row(
+        name=outcome.setting.name,
+        label=_label({r.exactness for r in reports}),
+        ttft_s=ttft,
+        p50_s=quantile(total, 0.5),
+        p95_s=quantile(total, 0.95),
+        p99_s=quantile(total, 0.99),
+        rps=len(answers) / outcome.seconds,
+        usd=outcome.usd,
+        identical=sum(a.text == text for a, text in zip(answers, own, strict=True)) / len(own),
+        ttft=100 * (ttft / statistics.mean(a.ttft_s for a in plain.answers) - 1),
+        throughput=100 * (plain.seconds / outcome.seconds - 1),
+        cost=100 * (outcome.usd / plain.usd - 1),
+        rounds=rounds / len(answers),
+        accepted=sum(r.accepted for r in reports) / drafted if drafted else None,
+        generated=outcome.target.completion_tokens / len(answers),
+        speculated=sum(r.drafted > 0 for r in reports) / len(answers),
+        target_usd=outcome.target.usd,
+        draft_usd=outcome.draft.usd,
+        input_usd=outcome.target.input_usd,
+        overrun=outcome.overrun,
+        client_cpu=outcome.client_cpu,
+        notes=_common([note for r in reports for note in r.notes]),
+    )
+
+
+def _label(found: set[str]) -> str:
+    """The loosest of the answers' labels: what the whole setting can promise."""
+    for label in ("heuristic", "bounded", "exact-greedy"):
+        if label in found:
+            return label
+    return "exact"
+
+
+def _common(notes: Sequence[str]) -> tuple[str, ...]:
+    counts: dict[str, int] = {}
+    for note in notes:
+        said = "".join("N" if c.isdigit() else c for c in note)
+        while "NN" in said:
+            said = said.replace("NN", "N")
+        counts[said] = counts.get(said, 0) + 1
+    ranked = sorted(counts.items(), key=lambda item: -item[1])[:3]
+    return tuple(f"{count}x {note}" for note, count in ranked)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One criterion of one setting. ``held`` ``None``: it isn't held to it."""
+
+    said: str
+    held: bool | None
+    reason: str = ""
+
+
+def figures(row: Row, plain: Row) -> dict[str, str]:
+    """Each of the article's three figures → why it isn't had; only those that aren't."""
+    missed = {}
+    if row.ttft > ARTICLE["TTFT"]:
+        missed["TTFT"] = _why_late(row, plain)
+    if row.throughput < ARTICLE["throughput"]:
+        missed["throughput"] = _why_slow(row, plain)
+    if row.cost > ARTICLE["cost"]:
+        missed["cost"] = _why_dear(row, plain)
+    return missed
+
+
+def verdicts(row: Row, plain: Row) -> list[Verdict]:
+    """What the setting is held to."""
+    if row.name == plain.name:
+        return []
+    if row.exact and not row.speculated:
+        said = f"sends plain's calls: throughput {row.throughput:+.1f} % must not be lower"
+        return [Verdict(said, row.throughput >= -SAME, _why_slow(row, plain))]
+    if row.exact or row.label == "bounded":
+        return [
+            Verdict(
+                f"TTFT {row.ttft:+.1f} % must beat plain's", row.ttft < 0, _why_late(row, plain)
+            ),
+            Verdict(
+                f"throughput {row.throughput:+.1f} % must not be lower",
+                row.throughput >= -SAME,
+                _why_slow(row, plain),
+            ),
+        ]
+    if row.identical < AGREES:
+        said = f"lossy, {row.identical:.1%} as the target's own: not held to the article's figures"
+        return [Verdict(said, None)]
+    missed = figures(row, plain)
+    found = {"TTFT": row.ttft, "throughput": row.throughput, "cost": row.cost}
+    return [
+        Verdict(f"{name} {value:+.1f} % ({ARTICLE[name]:+.1f} %)", name not in missed,
+                missed.get(name, ""))
+        for name, value in found.items()
+    ]  # fmt: skip
+
+
+def _why_late(row: Row, plain: Row) -> str:
+    if not row.speculated:
+        return "the first token is the target's own, and it waits for a step like plain's"
+    if row.speculated < 0.99:
+        return (
+            f"{1 - row.speculated:.0%} of the requests went plain, and waited for the target's "
+            f"steps with {row.generated:.0f} generated tokens a request ({plain.generated:.0f})"
+        )
+    return (
+        f"the first token waits for the draft and a scoring round, {row.ttft_s:.2f} s; the target "
+        f"generated {row.generated:.0f} tokens a request ({plain.generated:.0f})" + _busy(row)
+    )
+
+
+def _why_slow(row: Row, plain: Row) -> str:
+    return (
+        f"the target generated {row.generated:.0f} tokens a request, rounds' own included "
+        f"({plain.generated:.0f} in plain)" + _busy(row)
+    )
+
+
+def _why_dear(row: Row, plain: Row) -> str:
+    return (
+        f"of the target's {row.target_usd:.3f} $ the input of {row.rounds:.1f} rounds a request is "
+        f"{row.input_usd:.3f} ({plain.input_usd:.3f} in plain), and the draft {row.draft_usd:.3f} $"
+    )
+
+
+def _busy(row: Row) -> str:
+    said = ""
+    if row.overrun > 0.05:
+        said += f"; the toy's real computing took {row.overrun:.0%} beyond the pace"
+    if row.client_cpu > BUSY:
+        said += f"; the client used {row.client_cpu:.0%} of a core"
+    return said

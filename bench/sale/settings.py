@@ -1,0 +1,71 @@
+"""The settings that the sale day is run with: one row each. Knows policies and drafts by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+LOCAL, FLEET, NGRAM = "local", "fleet", "ngram"
+"""Whose tokens are drafted: the bundled draft in the app, behind a server of its own, or prompt
+lookup."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A row. ``policy`` ``None``: ``openai.AsyncOpenAI``, without specroute."""
+
+    name: str
+    policy: Mapping[str, Any] | None
+    draft: str = LOCAL
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further keys of the draft's table."""
+
+
+def _fixed(**params: Any) -> dict[str, Any]:
+    return {"preset": "fixed", **params}
+
+
+def _lossy(rule: str, **params: Any) -> dict[str, Any]:
+    return _fixed(acceptance=rule, exactness="heuristic", **params)
+
+
+SURE = {"min_probability": 0.4}
+"""A round's draft ends after a token that the draft gives less: transformers' default."""
+PLAIN = "AsyncOpenAI"
+SETTINGS = (
+    Setting(PLAIN, None),
+    Setting("specroute, plain", _fixed(method="plain")),
+    Setting("balanced", {"preset": "balanced"}),
+    Setting("latency", {"preset": "latency"}),
+    Setting("cost", {"preset": "cost"}),
+    Setting("balanced, sure .4", {"preset": "balanced"}, options=SURE),
+    Setting("score K = 4", _fixed(num_speculative_tokens=4)),
+    Setting("score K = 8", _fixed(num_speculative_tokens=8)),
+    Setting("score K = 16", _fixed(num_speculative_tokens=16)),
+    Setting("score K = 32", _fixed(num_speculative_tokens=32)),
+    Setting("score K = 16, sure .4", _fixed(num_speculative_tokens=16), options=SURE),
+    Setting("score K = 64, sure .4", _fixed(num_speculative_tokens=64), options=SURE),
+    Setting("score K = 8, 2 in flight", _fixed(num_speculative_tokens=8, rounds_in_flight=2)),
+    Setting("cascade", _fixed(method="cascade")),
+    Setting("score K = 16, fleet draft", _fixed(num_speculative_tokens=16), FLEET),
+    Setting("cascade, fleet draft", _fixed(method="cascade"), FLEET),
+    Setting("score K = 16, n-gram draft", _fixed(num_speculative_tokens=16), NGRAM),
+    Setting("ratio .7, K = 16", _lossy("ratio", tau=0.7, num_speculative_tokens=16)),
+    Setting("ratio .3, K = 16", _lossy("ratio", tau=0.3, num_speculative_tokens=16)),
+    Setting("typical, K = 16", _lossy("typical", num_speculative_tokens=16)),
+    Setting("cascade, ratio .3", _lossy("ratio", tau=0.3, method="cascade")),
+    Setting("race", _fixed(method="race", exactness="heuristic"), FLEET),
+    Setting("judge", _fixed(method="judge", exactness="heuristic"), FLEET),
+)
+RISING = (PLAIN, "balanced", "latency", "cost", "score K = 64, sure .4")
+"""Those that the rise of the load is run with."""
+
+
+def named(name: str) -> Setting:
+    """``ValueError`` for one that there isn't."""
+    for setting in SETTINGS:
+        if setting.name == name:
+            return setting
+    names = "; ".join(setting.name for setting in SETTINGS)
+    raise ValueError(f"no setting {name!r}: expected one of {names}")
