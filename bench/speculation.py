@@ -56,7 +56,7 @@ async def run(name: str, pace: str, policy: str, prompts: int, console: Any) -> 
             held_out = corpus.held_out(name, prompts, seed=2)
             async for pair in compare(plain, client, ("target", "demo"), held_out, MAX_TOKENS):
                 traffic.pairs.append(pair)
-                screen.done(pair.plain.seconds, pair.speculative.seconds)
+                screen.done({"plain": pair.plain.seconds, "speculative": pair.speculative.seconds})
             speculator = client.router.speculation
             pooled = speculator.measurements.snapshot("lab:target", "draft", "", "argmax")
     overran = sum(record.overrun_s for record in server.log)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import openai
@@ -99,6 +99,8 @@ class Traffic:
                 "drafted": sum(r.drafted for r in reports),
                 "accepted": sum(r.accepted for r in reports),
                 "cost_usd": None if None in costs else sum(c for c in costs if c is not None),
+                "billed_prompt_tokens": _total([r.billed_prompt_tokens for r in reports]),
+                "billed_completion_tokens": _total([r.billed_completion_tokens for r in reports]),
             },
             "speedup": self.speedup,
             "identical": all(p.identical for p in self.pairs),
@@ -115,6 +117,11 @@ def _sums(runs: list[Run]) -> dict[str, Any]:
         "tpot_s": after_first / max(tokens - len(runs), 1),
         "tokens": tokens,
     }
+
+
+def _total(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _most(values: list[str]) -> str:
@@ -179,24 +186,39 @@ async def compare(
     on_text: Callable[[str, str], None] = lambda which, text: None,
 ) -> AsyncIterator[Pair]:
     """Each prompt plain and speculative, one after the other, taking turns at going first."""
+    sides = {"speculative": speculative}
+    async for pairs in compare_sides(plain, sides, models, prompts, max_tokens, on_text):
+        yield pairs["speculative"]
+
+
+async def compare_sides(
+    plain: openai.AsyncOpenAI,
+    sides: Mapping[str, AsyncSpecRoute],
+    models: tuple[str, str],
+    prompts: Sequence[Messages],
+    max_tokens: int,
+    on_text: Callable[[str, str], None] = lambda which, text: None,
+) -> AsyncIterator[dict[str, Pair]]:
+    """As :func:`compare`, with several speculating clients beside one plain answer."""
+    names = ["plain", *sides]
     for i, messages in enumerate(prompts):
+        runs: dict[str, Run] = {}
+        turn = i % len(names)
+        for name in (*names[turn:], *names[:turn]):
+            client, model = (sides[name], models[1]) if name in sides else (plain, models[0])
 
-        async def one(which: str, messages: Messages = messages) -> Run:
-            client, model = (plain, models[0]) if which == "plain" else (speculative, models[1])
-            return await stream(
-                client, model, messages, max_tokens, lambda text: on_text(which, text)
-            )
+            def shown(text: str, name: str = name) -> None:
+                on_text(name, text)
 
-        if i % 2 == 0:
-            a = await one("plain")
-            b = await one("speculative")
-        else:
-            b = await one("speculative")
-            a = await one("plain")
-        pair = Pair(a, b)
-        if not pair.identical:
-            pair = Pair(a, b, await excuse(plain, models[0], messages, max_tokens, a, b))
-        yield pair
+            runs[name] = await stream(client, model, messages, max_tokens, shown)
+        a = runs["plain"]
+        pairs = {name: Pair(a, runs[name]) for name in sides}
+        for name, pair in pairs.items():
+            if not pair.identical:
+                b = pair.speculative
+                why = await excuse(plain, models[0], messages, max_tokens, a, b)
+                pairs[name] = replace(pair, excuse=why)
+        yield pairs
 
 
 async def excuse(

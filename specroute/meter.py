@@ -27,6 +27,9 @@ class Meter:
     how: str
     prompt_per_token: bool = False
     wall: Callable[[], float] = time.time
+    beside: bool = False
+    """Other streams ran beside its own for the same request: what they take from the target, its
+    pace is short of."""
     rounds: int = 0
     log: list[tuple[int, int, int, float | None, float]] = field(default_factory=list)
     """Of each round: drafted, accepted, judged, scoring seconds (draws included), drafting ones."""
@@ -55,16 +58,17 @@ class Meter:
         return self._draft.value
 
     def figures(self, drafter: str, context: int, price: Price | None) -> Snapshot:
-        """The figures as they were when this drafter was first asked for the request: what it has
-        seen since is ``own``, and would else count twice."""
+        """The figures as they were when this drafter was first asked for the request, after
+        ``context`` tokens: what it has seen since is ``own``, and would else count twice."""
         found = self._figures.get(drafter)
         if found is None:
             found = self.measurements.snapshot(
                 self.target, drafter, self.traffic, self.how, prompt_tokens=context
             )
-            found = priced(replace(found, prompt_per_token=self.prompt_per_token), price)
+            each = self.prompt_per_token
+            found = priced(replace(found, context=context, prompt_per_token=each), price)
             self._figures[drafter] = found
-        return replace(found, context=context)
+        return found
 
     def drew(self, seconds: float) -> None:
         """A rule asked the target for a token."""
@@ -149,7 +153,7 @@ class Meter:
             self.target,
             self.traffic,
             ttft_s=pace.ttft_s,
-            tpot_s=pace.tpot_s,
+            tpot_s=None if self.beside else pace.tpot_s,
             tokens=pace.tokens,
             context=context,
             in_flight=self.measurements.others(self.target),

@@ -139,7 +139,7 @@ class Session(Continuing):
 
     def snapshot(self) -> Snapshot:
         """The figures for this request's target, drafter and class as they were when it began, with
-        its context and price."""
+        its context then and its price."""
         price = self.price_of(str(self.target.ref))
         return self.meter.figures(self.drafter.name, self.context, price)
 

@@ -1,6 +1,7 @@
 """``specroute demo``: plain and speculative side by side, on the bundled models or your server.
 
-Knows the options, the table and the exit status; the timing is ``comparison``'s.
+Knows the options, what runs and the exit status; the timing is ``comparison``'s, the table
+``demo_table``'s.
 """
 
 from __future__ import annotations
@@ -8,18 +9,21 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specroute.cli import demo_table
 from specroute.cli import provisional as provisional_text
-from specroute.cli.demo_plan import PACE, PRICES, Plan, config, key_of, target
+from specroute.cli.demo_plan import PACE, Plan, Side, config, key_of, sides, target
+from specroute.cli.demo_table import Outcome
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specroute.comparison import Messages, Traffic
+    from specroute.comparison import Messages
 
 HELD_OUT_SEED = 1
 
@@ -94,62 +98,59 @@ def _provisional(plan: Plan, page: bool, port: int, as_json: bool) -> int:
     return 0 if all(seen.identical for seen in found) else 1
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What the demo found."""
-
-    traffics: list[Traffic] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    @property
-    def lossless(self) -> bool:
-        return all(pair.agrees for traffic in self.traffics for pair in traffic.pairs)
-
-
 async def _run(plan: Plan, as_json: bool) -> int:
     from rich.console import Console
 
     console = Console(stderr=as_json, highlight=False)
+    clients = sides(plan)
     with target(plan, console) as (base_url, model):
-        outcome = await _measure(plan, base_url, model, console)
+        outcome = await _measure(plan, clients, base_url, model, console)
     if as_json:
-        print(json.dumps(_as_json(plan, outcome), ensure_ascii=False, indent=2))
+        print(json.dumps(demo_table.as_json(plan, clients, outcome), ensure_ascii=False, indent=2))
     else:
-        _show(plan, outcome, console)
+        demo_table.show(plan, clients, outcome, console)
     return 0 if outcome.lossless else 1
 
 
-async def _measure(plan: Plan, base_url: str, model: str, console: Console) -> Outcome:
+async def _measure(
+    plan: Plan, clients: Mapping[str, Side], base_url: str, model: str, console: Console
+) -> Outcome:
     import openai
 
     from specroute import AsyncSpecRoute
-    from specroute.comparison import Traffic, compare, stream
+    from specroute.comparison import Traffic, compare_sides, stream
     from specroute.reference import corpus
 
     key = key_of(plan)
     outcome = Outcome()
-    async with (
-        openai.AsyncOpenAI(base_url=base_url, api_key=key) as plain,
-        AsyncSpecRoute(config=config(plan, base_url, model)) as speculative,
-    ):
+    async with AsyncExitStack() as stack:
+        plain = await stack.enter_async_context(openai.AsyncOpenAI(base_url=base_url, api_key=key))
+        speculative = {
+            name: await stack.enter_async_context(
+                AsyncSpecRoute(config=config(plan, base_url, model, side.prices))
+            )
+            for name, side in clients.items()
+        }
         if plan.paced:
             import torch
 
             torch.set_num_threads(1)
         with console.status("loading the draft, calibrating the target …"):
-            outcome.warnings += await speculative.warm_up()
+            for client in speculative.values():
+                outcome.warnings += await client.warm_up()
             # Neither side shall pay for the target's cold start.
             await stream(plain, model, corpus.held_out(corpus.TRAFFIC[0], 1)[0], 8)
         for name in corpus.TRAFFIC:
-            traffic = Traffic(name)
-            outcome.traffics.append(traffic)
+            found = outcome.classes[name] = {side: Traffic(name) for side in clients}
             held_out: list[Messages] = list(corpus.held_out(name, plan.prompts, HELD_OUT_SEED))
             screen = Screen(console, name, len(held_out))
-            async for pair in compare(
+            async for pairs in compare_sides(
                 plain, speculative, (model, "demo"), held_out, plan.max_tokens, screen.text
             ):
-                traffic.pairs.append(pair)
-                screen.done(pair.plain.seconds, pair.speculative.seconds)
+                for side, pair in pairs.items():
+                    found[side].pairs.append(pair)
+                    took = pair.plain.seconds
+                screen.done({"plain": took, **{n: p.speculative.seconds for n, p in pairs.items()}})
             screen.end()
     return outcome
 
@@ -173,106 +174,13 @@ class Screen:
         self._console.print(text, end="", markup=False, soft_wrap=True)
         self._console.file.flush()
 
-    def done(self, plain: float, speculative: float) -> None:
+    def done(self, seconds: Mapping[str, float]) -> None:
+        """One prompt is answered by everybody, in so many seconds."""
         self._done += 1
         if self._done == 1:
             self._console.print()
-        self._console.print(
-            f"[dim]{self._name} {self._done}/{self._total}: plain {plain:.2f} s, "
-            f"speculative {speculative:.2f} s[/dim]"
-        )
+        each = ", ".join(f"{name} {took:.2f} s" for name, took in seconds.items())
+        self._console.print(f"[dim]{self._name} {self._done}/{self._total}: {each}[/dim]")
 
     def end(self) -> None:
         self._console.print()
-
-
-def _as_json(plan: Plan, outcome: Outcome) -> dict[str, Any]:
-    return {
-        "pace": plan.pace if plan.paced else None,
-        "simulated": plan.paced,
-        "policy": plan.policy,
-        "warnings": outcome.warnings,
-        "classes": [traffic.as_dict() for traffic in outcome.traffics],
-        "lossless": outcome.lossless,
-    }
-
-
-def _show(plan: Plan, outcome: Outcome, console: Console) -> None:
-    from rich.table import Table
-
-    table = Table(title="plain AsyncOpenAI against AsyncSpecRoute, greedy", title_justify="left")
-    table.add_column("")
-    columns: list[list[str]] = []
-    for traffic in outcome.traffics:
-        table.add_column(f"{traffic.name}\nplain", justify="right")
-        table.add_column("\nspeculative", justify="right")
-        columns += _columns(plan, traffic)
-    for name, *values in zip(ROWS, *columns, strict=True):
-        table.add_row(name, *values)
-    console.print(table)
-    for warning in outcome.warnings:
-        console.print(f"note: {warning}", markup=False)
-    for traffic in outcome.traffics:
-        for i, pair in enumerate(traffic.pairs):
-            if not pair.identical:
-                why = pair.excuse or "NOT explained by the target's own disagreement"
-                console.print(f"{traffic.name} {i + 1} differs: {why}", markup=False)
-        (reason,) = [r.plan_reason for r in traffic.reports][-1:]
-        console.print(f"{traffic.name}, last plan: {reason}", markup=False)
-    if plan.paced:
-        console.print(
-            f"The target's pace is simulated ({plan.pace}) and the models are tiny toys; dollars "
-            f"are at ${PRICES['input']:g}/${PRICES['output']:g} per million input/output tokens."
-        )
-
-
-ROWS = (
-    "prompts",
-    "TTFT, mean ms",
-    "TPOT, ms",
-    "total s",
-    "tokens",
-    "rounds",
-    "acceptance",
-    "method",
-    "exactness",
-    "cost $",
-    "speed-up",
-    "identical",
-)
-
-
-def _columns(plan: Plan, traffic: Traffic) -> list[list[str]]:
-    """The plain and the speculative column of one class, in the order of :data:`ROWS`."""
-    found = traffic.as_dict()
-    a, b = found["plain"], found["speculative"]
-    same = sum(pair.identical for pair in traffic.pairs)
-    rate = f"{b['accepted'] / b['drafted']:.0%}" if b["drafted"] else "–"
-    plain = [str(found["prompts"]), *_figures(a), "–", "–", "plain", "exact"]
-    plain += [_dollars(_plain_cost(plan, traffic)), "1.00", "–"]
-    fast = ["", *_figures(b), str(b["rounds"]), rate, b["method"], b["exactness"]]
-    fast += [_dollars(b["cost_usd"]), f"{found['speedup']:.2f}", f"{same}/{len(traffic.pairs)}"]
-    return [plain, fast]
-
-
-def _figures(row: dict[str, Any]) -> tuple[str, str, str, str]:
-    return (
-        f"{row['ttft_s'] * 1e3:.0f}",
-        f"{row['tpot_s'] * 1e3:.1f}",
-        f"{row['seconds']:.2f}",
-        str(row["tokens"]),
-    )
-
-
-def _plain_cost(plan: Plan, traffic: Traffic) -> float | None:
-    """What the plain answers cost: the prompts' length is known from the other side's usage."""
-    prompts = [r.prompt_tokens for r in traffic.reports]
-    if not plan.paced or None in prompts:
-        return None
-    sent = sum(p for p in prompts if p is not None)
-    made = traffic.plain(lambda run: run.tokens)
-    return (sent * PRICES["input"] + made * PRICES["output"]) / 1e6
-
-
-def _dollars(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"

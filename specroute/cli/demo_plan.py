@@ -5,7 +5,7 @@ Knows the reference server's start and end. Shows nothing but that it is startin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 PACE = "tpot=40ms,rtt=10ms,prefill=10000"
 PRICES = {"input": 3.0, "output": 15.0}
+"""Dollars per million tokens, as a hosted model of that size may cost;"""
+OWN = {"input": 0.0, "output": 0.0}
+"""and on a server of one's own, where a further request costs nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,25 @@ class Plan:
         return self.base_url is None
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One speculating client of the demo: the target's prices as it knows them."""
+
+    prices: Mapping[str, float]
+
+
+def sides(plan: Plan) -> dict[str, Side]:
+    """The demo's clients, by name: on the paced server one that pays for tokens, and one as on a
+    server of one's own, where seconds alone decide. Prices of a server that isn't ours are its
+    profile's matter."""
+    if not plan.paced:
+        return {"speculative": Side({})}
+    return {
+        "own server, $0": Side(OWN),
+        f"at ${PRICES['input']:g}/${PRICES['output']:g}": Side(PRICES),
+    }
+
+
 @contextmanager
 def target(plan: Plan, console: Console) -> Iterator[tuple[str, str]]:
     """(base_url, model) of the target; the reference server is started and stopped here."""
@@ -59,13 +81,15 @@ def target(plan: Plan, console: Console) -> Iterator[tuple[str, str]]:
         server.__exit__(None, None, None)
 
 
-def config(plan: Plan, base_url: str, model: str) -> dict[str, Any]:
-    """The demo's own config, as an app would write it."""
+def config(
+    plan: Plan, base_url: str, model: str, prices: Mapping[str, float] = PRICES
+) -> dict[str, Any]:
+    """The demo's own config, as an app would write it. ``prices``: the paced server's."""
     # Nothing is asked of the server beside what is measured.
     provider: dict[str, Any] = {"profile": plan.profile, "base_url": base_url, "probe": False}
     provider["env_key"] = plan.env_key or ""
     if plan.paced:
-        provider.update(profile="reference", prices=PRICES)
+        provider.update(profile="reference", prices=dict(prices))
     drafts: dict[str, Any] = {}
     name = "ngram"
     if plan.draft != "ngram" and (plan.paced or plan.draft is not None):

@@ -41,7 +41,7 @@ class Snapshot:
     since_tried: int = 0
     """Requests of this class planned since speculation was last tried."""
     context: int = 0
-    """Tokens that a scoring request carries beside the draft."""
+    """Tokens that a scoring request carries beside the draft, when the request begins."""
     prompt_per_token: bool = False
     """A scoring request carries all that, and brings an output token, once per drafted token."""
     usd_in: float | None = None

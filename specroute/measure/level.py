@@ -13,6 +13,7 @@ from typing import Any
 from specroute.measure.estimate import Estimate
 
 _SCALE_DECAY = 0.97
+_NORMAL = math.sqrt(math.pi / 2)
 _FIRST_SCALE, _FIRST_WEIGHT = 0.3, 3.0
 """The scatter assumed at first, and how many values that counts for."""
 LEAST_SCALE = 0.03
@@ -57,7 +58,7 @@ class Scatter:
     __slots__ = ("_sum", "_weight")
 
     def __init__(self) -> None:
-        self._sum = _FIRST_SCALE / math.sqrt(math.pi / 2) * _FIRST_WEIGHT
+        self._sum = _FIRST_SCALE / _NORMAL * _FIRST_WEIGHT
         self._weight = _FIRST_WEIGHT
 
     def add(self, residual: float) -> None:
@@ -66,7 +67,7 @@ class Scatter:
 
     @property
     def value(self) -> float:
-        return max(LEAST_SCALE, math.sqrt(math.pi / 2) * self._sum / self._weight)
+        return max(LEAST_SCALE, _NORMAL * self._sum / self._weight)
 
     def dump(self) -> list[float]:
         return [self._sum, self._weight]

@@ -26,6 +26,8 @@ _PAUSE_S = 3600.0
 """Shorter pauses take nothing."""
 SHADOW = 0.5
 """What a judged token of a shadow round counts beside one of a real round."""
+MOST_NEWS = 16
+"""Rounds after which, at the latest, it is looked anew at what coarser classes lend."""
 _RESCALE = 1e60
 
 
@@ -117,6 +119,8 @@ class Rounds:
     __slots__ = (
         "_evidence",
         "_leaf",
+        "_lent",
+        "_news",
         "_own",
         "_recent",
         "_unit",
@@ -141,6 +145,10 @@ class Rounds:
         self._evidence: Acceptance | None = None
         self._own: dict[bool, Acceptance] = {}
         """What was read since the last round."""
+        self._lent: Acceptance | None = None
+        """What the coarser classes lent when it was last looked at,"""
+        self._news = 0
+        """and rounds since then."""
         if parent is not None:
             parent._leaf = False
         self._watch = (Watch(), Watch())
@@ -193,7 +201,7 @@ class Rounds:
         start: int,
         answer: object,
     ) -> None:
-        self._unit /= DECAY ** min(weight, 1.0)
+        self._unit /= DECAY if weight >= 1.0 else DECAY**weight
         if self._unit > _RESCALE:
             self._scale(1 / self._unit)
             self._unit = 1.0
@@ -203,6 +211,7 @@ class Rounds:
             after = self._watch[shadow].add(accepted, judged, rate, seen, answer)
         self._recent.append((shadow, accepted, judged, weight, start))
         table.add(accepted, judged, self._unit * weight, start)
+        self._news += 1
         self._unread()
         if after:
             self._start_anew(after, shadow)
@@ -210,6 +219,7 @@ class Rounds:
     def _start_anew(self, after: int, shadow: bool) -> None:
         """Acceptance has changed: only the last ``after`` rounds count in full."""
         self.steps += 1
+        self._lent = None
         self._scale(REMAINS)
         if self._leaf:  # A coarser class doesn't know whose its last rounds are.
             table = self.shadow if shadow else self.real
@@ -252,12 +262,14 @@ class Rounds:
 
     def evidence(self) -> Acceptance:
         """Own evidence of both kinds, and at each position up to ``STRENGTH`` tokens of what the
-        coarser classes saw without this one, the nearest first. Kept until this class sees more:
-        what the others saw meanwhile is worth few tokens."""
+        coarser classes saw without this one, the nearest first. Kept until this class sees more,
+        and what was lent for longer: what the others saw meanwhile is worth few tokens."""
         if self._evidence is None:
             found = self.own().plus(self.own(shadow=True), SHADOW)
-            lent = self._above(NO_EVIDENCE)
-            self._evidence = found.plus(lent) if lent.judged else found
+            kept = min(len(self._recent) // 8, MOST_NEWS)
+            if self._lent is None or self._news > kept:
+                self._lent, self._news = self._above(NO_EVIDENCE), 0
+            self._evidence = found.plus(self._lent) if self._lent.judged else found
         return self._evidence
 
     def lends(self) -> Acceptance:

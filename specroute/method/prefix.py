@@ -297,6 +297,7 @@ class _Race:
         draft.launched = True
         self.fleet.lanes.append(lane)
         self.started.append(lane)
+        session.meter.beside = True
 
     # --- following the leading lane ---------------------------------------------------------
 

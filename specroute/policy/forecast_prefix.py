@@ -5,7 +5,8 @@ ahead, where the leading stream is when the lane's first token comes, the others
 draft holds up to lane j, its start plus δ tokens are there after r + δ; if it fails before the
 first lane, the stream has run on at its own pace and nothing was lost. A lane costs the prompt and
 the answer so far as input, and, where it isn't reached, the δ tokens that it wrote: it is started
-where the chance of reaching it is worth that.
+where the chance of reaching it is worth that, and no remote one. All of them go at the target's
+pace under so much load.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ HORIZON = 64
 HOPE = 0.97
 """Per-token acceptance assumed where none was measured: lanes need long runs, so that a draft worth
 trying at all is taken to have them."""
+LEAST_WORTH = 0.1
+"""The chance of being reached below which no lane is started, whatever it costs: where calls are
+free it is still the server's time, which other streams, this request's own first, are short of."""
 LATE = 1.1
 """How much later than the mean a lane's first token is expected."""
 SYNC = 2.0
@@ -52,7 +56,7 @@ def prefix(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     weigh_in, weigh_out = objective.weigh(usd_in) * context, objective.weigh(usd_out)
     for spacing in SPACINGS:
         lost = weigh_out * spacing
-        worth = min((weigh_in + lost) / (spacing * tpot + lost), 1.0)
+        worth = min(max((weigh_in + lost) / (spacing * tpot + lost), LEAST_WORTH), 1.0)
         lanes, gained, prompts, wasted, start = 0, 0.0, 0.0, 0.0, first
         while lanes < MOST and (chance := _at(survival, start)) >= worth:
             lanes += 1
@@ -64,7 +68,9 @@ def prefix(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
             continue
         cycles = tokens / (slow + reached * first + gained)
         cycle = slow + reached * (first + spacing)
-        seconds = ttft + max(cycles * cycle - 1, 0.0) * tpot
+        loaded = figures.tpot(in_flight=figures.in_flight + lanes)
+        each = tpot if loaded is None else max(loaded.mean, tpot)
+        seconds = ttft + max(cycles * cycle - 1, 0.0) * each
         dollars = cycles * (usd_in * prompts + usd_out * wasted) + alone.forecast.dollars
         found = Forecast(seconds, dollars)
         if (j := objective.j(found)) < least:

@@ -153,3 +153,20 @@ async def test_lanes_of_a_draft_that_failed_end_within_a_step() -> None:
             assert time.perf_counter() - started < 0.1
             await stream.close()
             await quiet(server)
+
+
+async def test_a_stream_beside_lanes_is_no_measure_of_the_plain_pace() -> None:
+    """Lanes take the target's time from each other: only one that ran alone tells."""
+    spec = script()
+    with ReferenceServer(spec, pace="tpot=4ms") as server:
+        for wrong in (0.0, 1.0):
+            drafter = EchoDrafter(spec, wrong=wrong)
+            async with speculating(World(spec), server, method="prefix", drafter=drafter) as client:
+                await client.warm_up()
+                seen = client.router.speculation.measurements.targets["lab:chain"]
+                before = seen.ttft.seen, seen.tpot.seen
+                got = await ask(client)
+                assert got.report is not None
+                assert any(call.purpose == "lane" for call in got.report.attempts)
+                assert seen.ttft.seen > before[0]
+                assert seen.tpot.seen == before[1]

@@ -131,10 +131,10 @@ async def test_sampled_drafts_are_measured_by_their_temperature(server: Referenc
         assert found.draws is not None
 
 
-async def test_lanes_tell_of_the_plain_pace(server: ReferenceServer) -> None:
-    """Their first one is the target's own stream."""
+async def test_lanes_tell_when_a_plain_answer_begins(server: ReferenceServer) -> None:
+    """Their first one is the target's own stream; how fast it goes on beside others is no measure
+    of one alone."""
     async with speculating(WORLD, server, method="prefix", k=3) as client:
         await ask(client, 2)
         seen = speculator(client).measurements
-        assert seen.targets["lab:chain"].tpot.seen > 0
         assert seen.targets["lab:chain"].ttft.seen > 0

@@ -146,7 +146,7 @@ async def test_a_cancelled_request_is_booked_too() -> None:
 
 async def test_a_deadline_in_the_middle_is_booked_to_the_last_text() -> None:
     """The target fell silent: the wait is not the plan's doing."""
-    limits = {"connect": 2, "first_token": 0.6, "stall": 0.3, "total": 1.0}
+    limits = {"connect": 5, "first_token": 3, "stall": 1.5, "total": 20}
     silent = Breaks(Fault("hang"))
     async with speculated(silent, timeouts=limits) as client:
         silent.begun = True
@@ -156,24 +156,21 @@ async def test_a_deadline_in_the_middle_is_booked_to_the_last_text() -> None:
                 pass
         told = report(stream)
     assert told.total_s is not None
-    assert told.total_s > 0.4
     ((_, spent, plain),) = BOOKED
-    assert 0 < spent.seconds < 0.3
+    assert 0 < spent.seconds < told.total_s - 1.5
     assert near(plain.seconds, (told.completion_tokens or 0) * TPOT_S)
 
 
 async def test_nor_is_it_where_nothing_had_left() -> None:
-    """Not streamed, the request was made anew and in vain: the rounds are lost, and the time that
-    scoring was waited for."""
-    limits = {"connect": 2, "first_token": 1.2, "stall": 0.8, "total": 2.0}
-    silent = Breaks(Fault("hang"))
-    async with speculated(silent, timeouts=limits) as client:
-        silent.begun = True
-        with pytest.raises(openai.APITimeoutError):
+    """Not streamed, the request was made anew and in vain: its rounds are lost, and no more."""
+    broken = Breaks(Fault("reset"))
+    async with speculated(broken) as client:
+        broken.begun = True
+        with pytest.raises(openai.APIConnectionError):
             await begin(client)
     ((_, spent, plain),) = BOOKED
-    assert 0 < spent.seconds < 0.7
-    assert plain.seconds < 3 * TPOT_S
+    assert 0 < plain.seconds < 3 * TPOT_S
+    assert spent.seconds > plain.seconds
 
 
 async def test_a_fault_midway_is_booked_to_the_last_text() -> None:
