@@ -48,7 +48,9 @@ def read_store(root: tables.Table, origins: Origins, environ: Mapping[str, str])
         table.problem("only for kind = 'file'; remove it", "path")
     url = table.get("url", _store_url, None)
     variable = table.get("env_url", tables.text, None)
-    for name in ("url", "env_url"):
+    measurements = table.get("measurements", tables.boolean, True)
+    host = table.get("host", tables.text, None)
+    for name in ("url", "env_url", "measurements", "host"):
         if name in table and kind != "redis":
             table.problem("only for kind = 'redis'; remove it", name)
     if kind == "redis":
@@ -66,10 +68,10 @@ def read_store(root: tables.Table, origins: Origins, environ: Mapping[str, str])
                 "variable that holds it",
                 "kind",
             )
-    for key in ("kind", "path", "url", "env_url"):
+    for key in ("kind", "path", "url", "env_url", "measurements", "host"):
         origins.note(table, key)
     table.finish()
-    return StoreConfig(kind, path, url)
+    return StoreConfig(kind, path, url, measurements, host)
 
 
 def _store_url(value: Any) -> str:

@@ -146,7 +146,7 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """The ``[store]`` table: who shares limits and budgets."""
+    """The ``[store]`` table: who shares limits, budgets and measurements."""
 
     kind: str = "memory"
     """``memory``: this client; ``file``: every process that uses the same file; ``redis``: every
@@ -155,6 +155,10 @@ class StoreConfig:
     """``None``: ``limits.sqlite3`` in the user's state folder."""
     url: str | None = field(default=None, repr=False)
     """Redis' or Valkey's, whose password may be in it."""
+    measurements: bool = True
+    """With ``redis``: its workers learn as one."""
+    host: str | None = None
+    """The name that machines of like speed and place in the network share; ``None``: their own."""
 
 
 @dataclass(frozen=True, slots=True)

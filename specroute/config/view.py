@@ -27,6 +27,9 @@ def effective(config: Config) -> dict[str, Any]:
         shown["budgets"] = {"daily": {"usd": config.daily_usd}}
     store = config.store
     shown["store"] = {"kind": store.kind, **({"path": store.path} if store.path else {})}
+    if store.kind == "redis":
+        host = {"host": store.host} if store.host else {}
+        shown["store"] |= {"url": HIDDEN, "measurements": store.measurements, **host}
     shown["models"] = {model.name: _model(model) for model in config.models.values()}
     shown["telemetry"] = asdict(config.telemetry)
     if config.record is not None:

@@ -6,7 +6,7 @@ are translated, so that what is kept belongs to a server and a model, not to a n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from specroute.measure.kinds import Class, Draft, Judged, Prediction, Target
@@ -17,6 +17,8 @@ from specroute.measure.measurements import Measurements
 VERSION = 1
 MAX_AGE_S = 30 * 24 * 3600.0
 """Older evidence is not taken over."""
+START = 4.0
+"""Observations that times from another machine count as, at most."""
 
 Entry = dict[str, Any]
 
@@ -149,6 +151,39 @@ def merged(own: Mapping[str, Any], kept: Mapping[str, Any], now: float) -> dict[
             if at not in entries or entries[at]["at"] <= entry["at"]:
                 entries[at] = entry
     return {"version": VERSION, "entries": list(entries.values())}
+
+
+def elsewhere(entry: Entry, remote: Collection[str]) -> Entry | None:
+    """What an entry from another machine says here: times count as a start of a few observations,
+    those of drafts only where a server makes them (``remote``, by the names they are kept by);
+    all else holds everywhere."""
+    kind, data = entry["kind"], entry["data"]
+    if kind == "draft":
+        if entry["key"][0] not in remote:
+            return None
+        data = [_start(data[0]), _start(data[1])]
+    elif kind == "target":
+        data = [_start(data[0]), _start(data[1]), *data[2:]]
+    elif kind == "class":
+        data = [[_start(data[0][0])], [_start(data[1][0])], *data[2:]]
+    elif kind == "judge":
+        law, draws, draw, drawing, reference = data
+        data = [_start(law), draws, _start(draw), _start(drawing), reference]
+    elif kind == "prediction":
+        data = [*data[:2], _start(data[2])]
+    return {**entry, "data": data}
+
+
+def _start(data: list[Any]) -> list[Any]:
+    """A level's, mean's or regression's dump that counts as :data:`START` observations at most."""
+    sums = 4 if len(data) == 5 else 2
+    weight = float(data[sums - 1])
+    share = min(1.0, START / weight) if weight > 0 else 1.0
+    scaled = [
+        [float(v) * share for v in each] if isinstance(each, list) else float(each) * share
+        for each in data[:sums]
+    ]
+    return [*scaled, *data[sums:]]
 
 
 _DRAFTED = ("rounds", "temperature", "prediction")

@@ -8,8 +8,9 @@ its values, its estimator knows; how figures combine, ``figures``.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from specroute.measure.figures import Snapshot
 from specroute.measure.kinds import Class, Draft, Judged, Prediction, Target
@@ -38,6 +39,9 @@ _ROUGH = 0.1
 K = TypeVar("K")
 V = TypeVar("V")
 
+Note = tuple[Any, ...]
+"""One observation as :attr:`Measurements.heard` is told of it: its kind and what it says."""
+
 
 class Measurements:
     """All estimators of one client."""
@@ -54,6 +58,27 @@ class Measurements:
         self.predictions: dict[tuple[str, str, str], Prediction] = {}
         """By target, drafter and class."""
         self.since: dict[tuple[str, str, str], int] = defaultdict(int)
+        self.heard: Callable[[Note], None] | None = None
+        """Told of each observation, so that other workers may hear of it: no more than an append,
+        since requests wait for it. Fading and what is under way are this client's own."""
+
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """What is measured within is told to nobody: it comes from others."""
+        heard, self.heard = self.heard, None
+        try:
+            yield
+        finally:
+            self.heard = heard
+
+    def take_over(self, other: Measurements) -> None:
+        """Have the figures of ``other`` in the place of these; what is under way stays so."""
+        under_way = {name: t.in_flight for name, t in self.targets.items() if t.in_flight}
+        self.targets, self.classes, self.judged = other.targets, other.classes, other.judged
+        self.drafts, self.rounds = other.drafts, other.rounds
+        self.temperatures, self.predictions = other.temperatures, other.predictions
+        for name, in_flight in under_way.items():
+            self.targets[name].in_flight = in_flight
 
     # --- requests ---------------------------------------------------------------------------
 
@@ -82,20 +107,35 @@ class Measurements:
         for attempt in attempts:
             if attempt.outcome in ("cancelled", "abandoned"):
                 continue  # The caller's doing.
-            seen = self.targets[attempt.target]
-            seen.seen_at = at
-            refused = attempt.outcome == "status 429"
-            seen.limited.add(refused)
-            if not refused:
-                seen.failed.add(attempt.outcome != "ok")
-            usage = attempt.usage
+            usage, purpose, part = attempt.usage, attempt.purpose, None
             if usage.prompt_tokens and usage.cached_tokens is not None:
-                purpose = attempt.purpose
                 if purpose == "score" and first:
                     purpose, first = "plain", False
-                share = seen.cached.setdefault(purpose, Share(0.95))
                 part = min(1.0, usage.cached_tokens / usage.prompt_tokens)
-                share.add(part, usage.prompt_tokens / _BLOCK)
+            blocks = (usage.prompt_tokens or 0) / _BLOCK
+            self.called(attempt.target, attempt.outcome, purpose, part, blocks, at)
+
+    def called(
+        self,
+        target: str,
+        outcome: str,
+        purpose: str = "plain",
+        cached: float | None = None,
+        blocks: float = 0.0,
+        at: float = 0.0,
+    ) -> None:
+        """One call that left for ``target``; of its prompt's ``blocks`` the share ``cached`` was
+        read from the server's cache (``None``: it didn't say)."""
+        seen = self.targets[target]
+        seen.seen_at = at
+        refused = outcome == "status 429"
+        seen.limited.add(refused)
+        if not refused:
+            seen.failed.add(outcome != "ok")
+        if cached is not None:
+            seen.cached.setdefault(purpose, Share(0.95)).add(cached, blocks)
+        if self.heard is not None:
+            self.heard(("called", target, outcome, purpose, cached, blocks))
 
     # --- plain pace -------------------------------------------------------------------------
 
@@ -147,6 +187,8 @@ class Measurements:
             weight = min(1.0, tokens / _STEADY)
             seen.tpot.add(context, in_flight, tpot_s, weight)
             _compare(own.tpot, seen.tpot, context, in_flight, tpot_s, weight)
+        if self.heard is not None:
+            self.heard(("pace", target, traffic, ttft_s, tpot_s, tokens, context, in_flight))
 
     def whole(
         self,
@@ -183,6 +225,8 @@ class Measurements:
         seen.seen_at = at
         seen.ttft.add(0, 0, ttft_s, _ROUGH)
         seen.tpot.add(0, 0, tpot_s, _ROUGH)
+        if self.heard is not None:
+            self.heard(("first_pace", target, ttft_s, tpot_s))
 
     def answer(self, target: str, traffic: str, tokens: int, at: float = 0.0) -> None:
         """The length of a finished answer, however it came about."""
@@ -192,6 +236,8 @@ class Measurements:
             own = self.own_class(target, name)
             own.answer.add(tokens)
             own.seen_at = at
+        if self.heard is not None:
+            self.heard(("answer", target, traffic, tokens))
 
     # --- speculation ------------------------------------------------------------------------
 
@@ -215,12 +261,16 @@ class Measurements:
             plain = law.mean_at(seen.law.ordinary[0], 0.0)
             seen.anchor.timed(plain, first.seen, step, 1 / max(seen.law.weight, 1.0))
         seen.seen_at = at
+        if self.heard is not None:
+            self.heard(("verify_time", target, how, seconds, context, k))
 
     def draft_time(self, drafter: str, seconds: float, at: float = 0.0) -> None:
         """Seconds per drafted token, timed outside any request."""
         seen = self.drafts[drafter]
         seen.token.add(seconds)
         seen.seen_at = at
+        if self.heard is not None:
+            self.heard(("draft_time", drafter, seconds))
 
     def first_draft(
         self, drafter: str, seconds: float, *, context: int, drafted: int, at: float = 0.0
@@ -232,6 +282,8 @@ class Measurements:
         if each is not None:
             seen.first.add(context, 0.0, max(seconds - drafted * each, 1e-6))
             seen.seen_at = at
+        if self.heard is not None:
+            self.heard(("first_draft", drafter, seconds, context, drafted))
 
     def round(
         self,
@@ -261,6 +313,29 @@ class Measurements:
         (of rounds in flight): its own are at the positions after those. ``answer`` tells answers
         apart, whose rounds are alike; see :meth:`over`. ``None``: not known, each round counts by
         itself."""
+        self.passed(
+            target, drafter, traffic, accepted, judged, start, how, temperature, answer, at
+        )
+        if verify_s is not None:
+            self.verify_time(target, how, verify_s, context=context, k=drafted, at=at)
+            self.drew(target, how, judged, draws, draws_s, at)
+        if drafted and draft_s is not None:
+            self.draft_time(drafter, draft_s / drafted, at)
+
+    def passed(
+        self,
+        target: str,
+        drafter: str,
+        traffic: str,
+        accepted: int,
+        judged: int,
+        start: int,
+        how: str,
+        temperature: float | None,
+        answer: object,
+        at: float = 0.0,
+    ) -> None:
+        """What passed of a round's draft, and no time; as in :meth:`round`."""
         rounds = self.rounds_of(target, drafter, how, traffic)
         rounds.add(accepted, judged, start=start, answer=answer, at=at)
         if temperature:
@@ -270,23 +345,40 @@ class Measurements:
                 _make_room(self.temperatures, 256)
                 found = self.temperatures[key] = Rounds()
             found.add(accepted, judged, start=start, answer=answer, at=at)
-        if verify_s is not None:
-            self.verify_time(target, how, verify_s, context=context, k=drafted, at=at)
-            seen = self.judged[target, how]
-            seen.drawing.add(draws_s)
-            if judged:
-                seen.draws.add(draws, judged)
+        if self.heard is not None:
+            seen = (accepted, judged, start)
+            self.heard(("passed", target, drafter, traffic, how, temperature, answer, seen))
+
+    def drew(
+        self,
+        target: str,
+        how: str,
+        judged: int,
+        draws: int,
+        draws_s: float | None,
+        at: float = 0.0,
+        *,
+        rounds: int = 1,
+    ) -> None:
+        """The tokens that the rules asked the target for in ``rounds`` rounds, and the seconds of
+        all of them (``None``: not known)."""
+        seen = self.judged[target, how]
+        seen.seen_at = at
+        if judged:
+            seen.draws.add(draws, judged)
+        if draws_s is not None:
+            seen.drawing.add(draws_s / rounds, rounds)
             if draws:
                 seen.draw.add(draws_s / draws)
-        if drafted and draft_s is not None:
-            self.draft_time(drafter, draft_s / drafted, at)
+        if self.heard is not None:
+            self.heard(("drew", target, how, judged, draws, draws_s))
 
     def shadowed(
         self,
         target: str,
         drafter: str,
         traffic: str,
-        rounds: Iterable[tuple[int, int]],
+        rounds: Sequence[tuple[int, int]],
         *,
         how: str = "",
         weight: float = 1.0,
@@ -297,6 +389,8 @@ class Measurements:
         for accepted, judged in rounds:
             seen.add(accepted, judged, shadow=True, weight=weight, answer=answer, at=at)
         seen.over(answer, shadow=True)
+        if self.heard is not None:
+            self.heard(("shadowed", target, drafter, traffic, how, weight, rounds))
 
     def over(self, target: str, drafter: str, traffic: str, answer: object, how: str = "") -> None:
         """The answer that rounds were counted for has ended. Changes are told from whole answers,
@@ -304,6 +398,8 @@ class Measurements:
         found = self.rounds.get((target, drafter, how, traffic))
         if found is not None:
             found.over(answer)
+        if self.heard is not None:
+            self.heard(("over", target, drafter, traffic, how, answer))
 
     def predicted(
         self,
@@ -329,6 +425,8 @@ class Measurements:
                 if tpot_s:
                     found.tpot.add(tpot_s)
                 found.seen_at = at
+            if self.heard is not None:
+                self.heard(("predicted", target, drafter, traffic, drafted, accepted, tpot_s))
 
     def planned(
         self, target: str, drafter: str, traffic: str, *, tried: bool, how: str = ""

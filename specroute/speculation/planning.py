@@ -5,6 +5,8 @@ Knows the policies in use and their accounts. Opens nothing and calls nobody.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,12 +26,14 @@ from specroute.policy.adaptive import untried
 from specroute.policy.base import Accounting, Ask, Choosing, Plan, Policy
 from specroute.policy.forecast import plain_call
 from specroute.policy.make import make_policy
+from specroute.policy.objective import Objective
 from specroute.pool import Pool
 from specroute.reporting import ReportHandle
 from specroute.request import TextRequest
 from specroute.session import (
     measured_as,
 )
+from specroute.sharing.accounts import Accounts, Alone, Change, Leave
 from specroute.speculation.reckoning import Reckoning
 from specroute.target.target import Target
 from specroute.types import Exactness, Method, Report, TargetRef
@@ -46,6 +50,8 @@ class Chosen:
 
     policy: Policy
     floor: Exactness
+    name: str = ""
+    """What its accounts go by among workers that keep them together."""
     accounts: dict[tuple[str, str], Account] = field(default_factory=dict)
     under_way: dict[tuple[str, str], list[Plan]] = field(default_factory=dict)
     """Of each class, the plans under way that try something out."""
@@ -77,10 +83,19 @@ class Chosen:
 class Planning:
     """Shared by all requests of a client."""
 
-    def __init__(self, config: Config, pool: Pool, measurements: Measurements) -> None:
+    def __init__(
+        self,
+        config: Config,
+        pool: Pool,
+        measurements: Measurements,
+        accounts: Accounts | None = None,
+        leave: Leave | None = None,
+    ) -> None:
         self._policies: dict[object, Chosen] = {}
         self._pool = pool
         self._measurements = measurements
+        self._accounts = accounts or Accounts()
+        self._leave = leave or Alone()
         self._rng = random.Random()
         for model in config.models.values():
             self.policy(model.policy)  # A policy that can't be is an error now, not later.
@@ -158,6 +173,8 @@ class Planning:
 
         key = (str(target.ref), traffic)
         account = chosen.account(key)
+        if not self._leave.may_explore((chosen.name, *key)):
+            account = account.under_way(True, True, True)
         purse = current.get()
         dollars = None if purse is None else purse.left
         ask = Ask(
@@ -173,6 +190,7 @@ class Planning:
         hoped = used is not None and untried(used, figures(used))
         if plan.trial or plan.yardstick or plan.strays or hoped:
             handle.on_finish(chosen.begin(key, plan))
+            handle.on_finish(self._leave.exploring((chosen.name, *key)))
         how = measured_as(Method.SCORE, options.judge)
         for name in model.drafts:
             tried = plan.method is not Method.PLAIN and plan.drafter == name
@@ -208,7 +226,11 @@ class Planning:
         if found is None or not isinstance(chosen.policy, Accounting):
             return
         account = chosen.accounts.get(key, Account())
-        chosen.accounts[key] = chosen.policy.settle(account, reckoning.plan, *found)
+        after = chosen.policy.settle(account, reckoning.plan, *found)
+        chosen.accounts[key], plain = after, found[1]
+        self._accounts.settled(
+            chosen.name, key, Change.between(account, after, _j(chosen, plain), plain.dollars)
+        )
         if len(chosen.accounts) > _MOST_ACCOUNTS:
             chosen.accounts.pop(next(iter(chosen.accounts)))
 
@@ -216,10 +238,24 @@ class Planning:
         key = (config.preset, *sorted(config.params.items()))
         found = self._policies.get(key)
         if found is None:
-            found = self._policies[key] = Chosen(*make_policy(config))
+            name = _name(config)
+            found = Chosen(*make_policy(config), name, self._accounts.of(name))
+            self._policies[key] = found
             if len(self._policies) > _MOST_POLICIES:
                 self._policies.pop(next(iter(self._policies)))
         return found
+
+
+def _name(config: PolicyConfig) -> str:
+    """The same in every process."""
+    text = json.dumps([config.preset, sorted(config.params.items())], default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _j(chosen: Chosen, plain: Forecast) -> float:
+    """What a plain call costs as the policy counts."""
+    objective = getattr(chosen.policy, "objective", None)
+    return objective.j(plain) if isinstance(objective, Objective) else plain.seconds
 
 
 def trust_in(target: Target) -> Trust:

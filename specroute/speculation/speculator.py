@@ -41,6 +41,7 @@ from specroute.session import (
     UNSCORED,
 )
 from specroute.shadow import Shadow
+from specroute.sharing import Sharing, shared
 from specroute.speculation.calls import TextCall
 from specroute.speculation.learning import Learning
 from specroute.speculation.opening import open_session
@@ -81,6 +82,7 @@ class Speculator:
             else self._kept.handed_over(before._kept, before.measurements)
         )
         self._keeping: asyncio.Task[None] | None = None
+        self.sharing: Sharing | None = self._shared(config, before)
         old = None if before is None else before.pool
         self.pool: Pool = Pool(config, http, supervisor, self.measurements, drafters, old)
         self.shadow = Shadow(
@@ -90,8 +92,23 @@ class Speculator:
             self.pool.ready,
             {d.name: f"{d.provider}:{d.model}" for d in config.drafts.values() if d.provider},
         )
-        self._planning = Planning(config, self.pool, self.measurements)
+        together = self.sharing
+        accounts = None if together is None else together.accounts
+        self._planning = Planning(config, self.pool, self.measurements, accounts, together)
         self._learning = Learning(self.pool, self.measurements, self.shadow)
+
+    def _shared(self, config: Config, before: Speculator | None) -> Sharing | None:
+        """The exchange with other workers: that of the config before, where nothing of what is
+        measured has changed; ``None``: there is none."""
+        if not shared(config):
+            return None
+        made = Sharing(config, self._kept, self.measurements, self._supervisor)
+        old = None if before is None else before.sharing
+        if old is not None and before is not None and old.goes_on_as(made):
+            self.measurements.heard = old.told
+            before.sharing = None
+            return old
+        return made
 
     def preferred(
         self,
@@ -114,6 +131,8 @@ class Speculator:
             self._keeping = self._supervisor.spawn(
                 self._keep_measured(), name="measurements", apart=True
             )
+        if self.sharing is not None:
+            self.sharing.start()
         self._under_way += 1
         call.handle.on_finish(self._ended)
         request = TextRequest.read(call.path, call.body)
@@ -281,7 +300,9 @@ class Speculator:
             await asyncio.to_thread(self._kept.write, self._kept.collect(self.measurements))
 
     async def warm_up(self, announce: Announce) -> list[str]:
-        """As :meth:`Pool.warm_up`."""
+        """As :meth:`Pool.warm_up`, with what other workers have measured."""
+        if self.sharing is not None:
+            await self.sharing.met()
         return await self.pool.warm_up(announce)
 
     def retire(self) -> None:
@@ -290,6 +311,8 @@ class Speculator:
         keeping, self._keeping = self._keeping, None
         if keeping is not None:  # The later one keeps what was measured.
             keeping.get_loop().call_soon_threadsafe(keeping.cancel)
+        if self.sharing is not None:
+            self.sharing.stop()
         self._free()
 
     def _ended(self, report: Report) -> None:
@@ -307,6 +330,8 @@ class Speculator:
     async def aclose(self) -> None:
         """Free the drafters, keep what was measured; idempotent."""
         await self.pool.aclose()
+        if self.sharing is not None:
+            await self.sharing.aclose()
         if self._keeping is not None:  # Something was asked.
             self._keeping = None
             self._kept.write(self._kept.collect(self.measurements))

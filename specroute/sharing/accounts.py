@@ -1,0 +1,237 @@
+"""What may be risked on exploring, kept together: the accounts of all classes, and who may try.
+
+An account's changes are sums, so they are told and added in any order. Trying a plan out, timing
+plain and straying from the best plan are one worker's at a time in a class: whoever has the leave
+for it, which it keeps while it makes plans there. Knows no Redis and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, Protocol
+
+from specroute.policy.account import CAP, Account
+
+MOST_UNTOLD = 4096
+"""Classes whose changes wait to be told."""
+MOST_WANTED = 256
+"""Leaves that are asked for at once."""
+
+LEAVE_S = 10.0
+"""How long a leave lasts unless it is renewed."""
+RENEWED_S = 5.0
+"""It is asked for again where less than that is left."""
+
+Key = tuple[str, str, str]
+"""Policy, target and traffic class, each by its name."""
+
+
+class Leave(Protocol):
+    """Who may explore in a class: one worker at a time."""
+
+    def may_explore(self, key: Key) -> bool:
+        """Whether this worker may, now. Waits for nothing."""
+        ...
+
+    def exploring(self, key: Key) -> Callable[[object], None]:
+        """It does, until what is returned is called."""
+        ...
+
+
+class Alone:
+    """Nobody else explores."""
+
+    def may_explore(self, key: Key) -> bool:
+        return True
+
+    def exploring(self, key: Key) -> Callable[[object], None]:
+        return lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """By how much accounts have changed, in J and dollars; the sums of any number of requests."""
+
+    allowance: float
+    spent: float
+    yardstick: float
+    strayed: float
+    plain_j: float
+    """J of a plain request, of the largest of them."""
+    dollars: float | None = None
+    plain_dollars: float | None = None
+
+    @classmethod
+    def between(
+        cls, before: Account, after: Account, plain_j: float, plain_dollars: float | None
+    ) -> Change:
+        """What one request, whose plain call would have cost so much, has changed."""
+        dollars = None
+        if after.dollars is not None and plain_dollars is not None:
+            dollars = after.dollars - before.purse(plain_dollars)
+        return cls(
+            after.risk(plain_j) - before.risk(plain_j),
+            after.spent - before.spent,
+            after.yardstick - before.yardstick,
+            after.strayed - before.strayed,
+            plain_j,
+            dollars,
+            plain_dollars,
+        )
+
+    def plus(self, later: Change) -> Change:
+        """Both."""
+        dollars, plain_dollars = later.dollars, later.plain_dollars
+        if self.dollars is not None:
+            dollars = self.dollars + (dollars or 0.0)
+            plain_dollars = self.plain_dollars if plain_dollars is None else plain_dollars
+        return Change(
+            self.allowance + later.allowance,
+            self.spent + later.spent,
+            self.yardstick + later.yardstick,
+            self.strayed + later.strayed,
+            max(self.plain_j, later.plain_j),
+            dollars,
+            plain_dollars,
+        )
+
+    def of(self, account: Account) -> Account:
+        """The account after it."""
+        allowance = min(CAP * self.plain_j, account.risk(self.plain_j) + self.allowance)
+        dollars = account.dollars
+        if self.dollars is not None and self.plain_dollars is not None:
+            most = CAP * self.plain_dollars
+            dollars = min(most, account.purse(self.plain_dollars) + self.dollars)
+        return replace(
+            account,
+            allowance=allowance,
+            dollars=dollars,
+            spent=account.spent + self.spent,
+            yardstick=account.yardstick + self.yardstick,
+            strayed=account.strayed + self.strayed,
+        )
+
+    def row(self) -> list[float | None]:
+        """As JSON values."""
+        return [
+            self.allowance,
+            self.spent,
+            self.yardstick,
+            self.strayed,
+            self.plain_j,
+            self.dollars,
+            self.plain_dollars,
+        ]
+
+    @classmethod
+    def read(cls, row: list[Any]) -> Change:
+        """From JSON values; ``ValueError`` or ``TypeError`` for others."""
+        *sums, dollars, plain_dollars = [None if v is None else float(v) for v in row]
+        if not all(v is None or abs(v) < inf for v in (*sums, dollars, plain_dollars)):
+            raise ValueError("a sum without end")
+        allowance, spent, yardstick, strayed, plain_j = sums
+        return cls(
+            allowance or 0.0,
+            spent or 0.0,
+            yardstick or 0.0,
+            strayed or 0.0,
+            plain_j or 0.0,
+            dollars,
+            plain_dollars,
+        )
+
+
+class Accounts:
+    """All accounts of a client, by policy; and what of their changes nobody else knows yet.
+
+    ``telling``: whether there is anybody to tell.
+    """
+
+    def __init__(self, telling: bool = False) -> None:
+        self._by_policy: dict[str, dict[tuple[str, str], Account]] = {}
+        self._telling = telling
+        self._untold: dict[Key, Change] = {}
+
+    def of(self, policy: str) -> dict[tuple[str, str], Account]:
+        """One policy's, by target and class."""
+        return self._by_policy.setdefault(policy, {})
+
+    def settled(self, policy: str, key: tuple[str, str], change: Change) -> None:
+        """A request of this client's has changed one."""
+        if not self._telling:
+            return
+        whole = (policy, *key)
+        before = self._untold.pop(whole, None)
+        self._untold[whole] = change if before is None else before.plus(change)
+        if len(self._untold) > MOST_UNTOLD:
+            self._untold.pop(next(iter(self._untold)))
+
+    def untold(self) -> dict[Key, Change]:
+        """What nobody knows yet, handed over."""
+        found, self._untold = self._untold, {}
+        return found
+
+    def hear(self, key: Key, change: Change) -> None:
+        """Other workers' requests have changed one."""
+        accounts = self.of(key[0])
+        accounts[key[1:]] = change.of(accounts.get(key[1:], Account()))
+
+    def dump(self) -> list[tuple[Key, Account]]:
+        return [
+            ((policy, *key), account)
+            for policy, accounts in self._by_policy.items()
+            for key, account in accounts.items()
+        ]
+
+    def load(self, key: Key, account: Account) -> None:
+        """As others have it, and what of this client's they don't know yet."""
+        untold = self._untold.get(key)
+        self.of(key[0])[key[1:]] = account if untold is None else untold.of(account)
+
+
+class Leaves:
+    """The leaves that this worker has. ``clock``: monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._wanted: dict[Key, None] = {}
+        self._until: dict[Key, float] = {}
+        self._exploring: Counter[Key] = Counter()
+
+    def has(self, key: Key) -> bool:
+        """Whether it is this worker's now. It is asked for where it isn't, or ends soon."""
+        left = self._until.get(key, -inf) - self._clock()
+        if left < RENEWED_S and len(self._wanted) < MOST_WANTED:
+            self._wanted[key] = None
+        return left > 0
+
+    def exploring(self, key: Key) -> Callable[[object], None]:
+        """It is kept as long as what it was asked for lasts."""
+        self._exploring[key] += 1
+
+        def end(_: object) -> None:
+            self._exploring[key] -= 1
+            if self._exploring[key] <= 0:
+                del self._exploring[key]
+
+        return end
+
+    def wanted(self) -> list[Key]:
+        """Those to ask for now."""
+        found, self._wanted = self._wanted, {}
+        soon = self._clock() + RENEWED_S
+        found.update((k, None) for k in self._exploring if self._until.get(k, -inf) < soon)
+        return list(found)
+
+    def given(self, keys: list[Key], until: float) -> None:
+        """These are this worker's until then."""
+        now = self._clock()
+        self._until = {key: end for key, end in self._until.items() if end > now}
+        self._until.update(dict.fromkeys(keys, until))
+
+    def lost(self) -> None:
+        """None is any more."""
+        self._until.clear()
