@@ -179,9 +179,9 @@ class Server:
 
     async def aclose(self) -> None:
         """Let go of the connection, whatever state it is in."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None  # Not before: whoever is cancelled here closes it again.
 
 
 def _seconds(time: Any) -> float:

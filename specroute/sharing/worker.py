@@ -164,6 +164,9 @@ class Sharing:
                     await self.visit()
                     await asyncio.sleep(PERIOD_S)
             except Exception as error:  # noqa: BLE001 - no trouble of the store's is a request's
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise asyncio.CancelledError from error  # Ended while it timed out.
                 self._gone(error)
                 await self._server.aclose()
                 await asyncio.sleep(wait * self._rng.uniform(0.75, 1.25))
@@ -191,7 +194,7 @@ class Sharing:
         for data in start.figures:
             try:
                 found = figures.read(data)
-                if place is not None and not server.after(found.place, place):
+                if place is not None and server.after(place, found.place):
                     continue
                 figures.enter(found, self, start.now, self._wall())
                 self._enter_own()

@@ -23,7 +23,7 @@ from specroute.measure import Measurements, Snapshot
 from specroute.meter import priced
 from specroute.policy.account import Account
 from specroute.policy.adaptive import untried
-from specroute.policy.base import Accounting, Ask, Choosing, Plan, Policy
+from specroute.policy.base import Accounting, Ask, Choosing, Forecast, Plan, Policy
 from specroute.policy.forecast import plain_call
 from specroute.policy.make import make_policy
 from specroute.policy.objective import Objective

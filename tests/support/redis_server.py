@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from importlib.resources import files
@@ -45,6 +46,20 @@ class RedisServer:
 
     def client(self) -> redis.Redis:
         return redis.Redis.from_url(self.url, decode_responses=True)
+
+    def raw(self) -> redis.Redis:
+        """A client that decodes nothing."""
+        return redis.Redis.from_url(self.url)
+
+    def pause(self) -> None:
+        """As if the machine hung: connections stay, nothing is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """It goes on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def booked(self, key: str, field: int) -> float:
         """A hash's number; 0 where there is none."""
