@@ -155,18 +155,20 @@ class Sharing:
             return
 
     async def _run(self) -> None:
-        wait = LEAST_WAIT_S
-        while True:
+        wait, task = LEAST_WAIT_S, asyncio.current_task()
+        assert task is not None
+        # redis-py may answer though its caller was cancelled meanwhile, or say that it timed out.
+        while not task.cancelling():
             try:
                 await self._join()
                 wait = LEAST_WAIT_S
-                while True:
+                while not task.cancelling():
                     await self.visit()
-                    await asyncio.sleep(PERIOD_S)
+                    if not task.cancelling():
+                        await asyncio.sleep(PERIOD_S)
             except Exception as error:  # noqa: BLE001 - no trouble of the store's is a request's
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise asyncio.CancelledError from error  # Ended while it timed out.
+                if task.cancelling():
+                    return
                 self._gone(error)
                 await self._server.aclose()
                 await asyncio.sleep(wait * self._rng.uniform(0.75, 1.25))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 
 import pytest
@@ -103,9 +102,7 @@ async def test_a_worker_that_missed_messages_starts_from_figures(
         await b.joins()
         assert b.sharing.counts["gaps"] == 1
         await a.visits()
-        assert b.figures.rounds_seen.weight == pytest.approx(
-            a.figures.rounds_seen.weight, rel=0.02
-        )
+        assert b.figures.rounds_seen.weight == pytest.approx(a.figures.rounds_seen.weight, rel=0.02)
 
 
 async def test_what_waits_is_bounded_and_what_is_lost_counted(redis_server: RedisServer) -> None:
@@ -211,16 +208,15 @@ async def test_too_much_is_thinned_by_chance(
     """Of what a message can't hold and of what there is no time to enter: rates stay, weights
     don't."""
     async with workers(redis_server) as (a, b):
-        rng = random.Random(3)
-        for _ in range(400):
-            a.answer(accepted=rng.choice((0, 2, 4)))
+        for i in range(400):
+            a.answer(accepted=2 if i % 2 else 4)
         monkeypatch.setattr(worker, "BUSY_S", 100 * worker.EACH_S)
         await a.visits()
         await b.visits()
         assert a.sharing.counts["told_bytes"] < 20_000
         assert b.sharing.counts["left_out"] > 0
         assert b.sharing.counts["entered"] <= 150
-        assert b.figures.rounds_seen.rate == pytest.approx(a.figures.rounds_seen.rate, abs=0.15)
+        assert b.figures.rounds_seen.rate == pytest.approx(a.figures.rounds_seen.rate, abs=0.1)
 
 
 async def test_a_turn_that_is_over_writes_nothing(redis_server: RedisServer) -> None:

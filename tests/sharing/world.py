@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import random
+import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from specroute.config import parse
@@ -45,8 +47,6 @@ class Worker:
         self.now = 0.0
         self.skew = 0.0
         self.supervisor = Supervisor()
-        import time
-
         self.sharing = Sharing(
             made,
             Kept(made),
@@ -54,12 +54,11 @@ class Worker:
             self.supervisor,
             clock=lambda: time.monotonic() + self.now,
             wall=lambda: time.time() + self.skew,
+            rng=random.Random(1),
         )
 
     def answer(self, n: int = 1, accepted: int = 3, verify_s: float = 0.05) -> None:
         """``n`` answers of four rounds, and as many plain ones."""
-        import time
-
         at = time.time() + self.skew
         for _ in range(n):
             answer = object()
