@@ -313,9 +313,7 @@ class Measurements:
         (of rounds in flight): its own are at the positions after those. ``answer`` tells answers
         apart, whose rounds are alike; see :meth:`over`. ``None``: not known, each round counts by
         itself."""
-        self.passed(
-            target, drafter, traffic, accepted, judged, start, how, temperature, answer, at
-        )
+        self.passed(target, drafter, traffic, accepted, judged, start, how, temperature, answer, at)
         if verify_s is not None:
             self.verify_time(target, how, verify_s, context=context, k=drafted, at=at)
             self.drew(target, how, judged, draws, draws_s, at)

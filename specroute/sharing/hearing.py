@@ -16,7 +16,7 @@ from typing import Any
 from specroute.measure import Measurements
 from specroute.measure.dump import START
 from specroute.sharing.names import Names
-from specroute.sharing.telling import UNREACHED
+from specroute.sharing.telling import UNREACHED, Round
 
 _MOST_CALLS = 32
 """Calls of one kind that one message counts as, at most."""
@@ -59,7 +59,7 @@ class _Reader:
 
     def passed(self, row: list[Any]) -> Iterator[Entry]:
         target, drafter, traffic, how, temperature, *flat = row
-        how, rounds = _text(how), list(_pairs(flat))
+        how, rounds = _text(how), list(_rounds(flat))
         at_temperature = None if temperature is None else _number(temperature, 10)
         for names in self._of(target, drafter, traffic):
             yield len(rounds), partial(self._passed, names, how, at_temperature, rounds)
@@ -69,19 +69,19 @@ class _Reader:
         names: tuple[str, str, str],
         how: str,
         temperature: float | None,
-        rounds: list[tuple[int, int]],
+        rounds: list[Round],
     ) -> None:
         seen, answer = self._seen, object()
-        for accepted, judged in rounds:
-            seen.passed(*names, accepted, judged, how, temperature, answer, self._at)
+        for each in rounds:
+            seen.passed(*names, *each, how, temperature, answer, self._at)
         seen.over(*names, answer, how)
 
     def shadowed(self, row: list[Any]) -> Iterator[Entry]:
         target, drafter, traffic, how, weight, *flat = row
         rounds: list[tuple[int, int]] = []
         for i in range(0, len(flat), 3):
-            (pair,) = _pairs(flat[i : i + 2])
-            rounds += [pair] * min(_count(flat[i + 2]), 64)
+            accepted, judged, n = map(_count, flat[i : i + 3])
+            rounds += [_judged(accepted, judged)] * min(n, 64)
         for names in self._of(target, drafter, traffic):
             yield (
                 len(rounds),
@@ -253,12 +253,16 @@ _KINDS: Mapping[str, Callable[[_Reader, list[Any]], Iterator[Entry]]] = {
 }
 
 
-def _pairs(flat: list[Any]) -> Iterator[tuple[int, int]]:
-    for i in range(0, len(flat), 2):
-        accepted, judged = _count(flat[i]), _count(flat[i + 1])
-        if accepted > judged:
-            raise ValueError(f"{accepted} of {judged} tokens passed")
-        yield accepted, judged
+def _rounds(flat: list[Any]) -> Iterator[Round]:
+    for i in range(0, len(flat), 3):
+        accepted, judged, start = map(_count, flat[i : i + 3])
+        yield *_judged(accepted, judged), start
+
+
+def _judged(accepted: int, judged: int) -> tuple[int, int]:
+    if accepted > judged:
+        raise ValueError(f"{accepted} of {judged} tokens passed")
+    return accepted, judged
 
 
 def _count(value: Any) -> int:

@@ -37,6 +37,8 @@ UNREACHED = "unreached"
 
 T = TypeVar("T")
 Row = list[Any]
+Round = tuple[int, int, int]
+"""Accepted, judged, and how many were accepted before it in the same run."""
 
 
 class Telling:
@@ -44,7 +46,7 @@ class Telling:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._open: dict[tuple[Any, ...], tuple[float | None, list[tuple[int, int]]]] = {}
+        self._open: dict[tuple[Any, ...], tuple[float | None, list[Round]]] = {}
         """By answer: the temperature its drafts were drawn at, its rounds so far."""
         self._kinds: dict[str, Callable[..., None]] = {
             "passed": self._passed,
@@ -112,12 +114,11 @@ class Telling:
         how: str,
         temperature: float | None,
         answer: object,
-        accepted: int,
-        judged: int,
+        seen: Round,
     ) -> None:
         key = (target, drafter, traffic, how, answer)
         if answer is None:
-            self._told(key, temperature, [(accepted, judged)])
+            self._told(key, temperature, [seen])
             return
         found = self._open.get(key)
         if found is None:
@@ -125,7 +126,7 @@ class Telling:
             if len(self._open) >= MOST_OPEN:
                 self._open.pop(next(iter(self._open)))
             found = self._open[key] = (temperature, [])
-        found[1].append((accepted, judged))
+        found[1].append(seen)
 
     def _over(self, target: str, drafter: str, traffic: str, how: str, answer: object) -> None:
         key = (target, drafter, traffic, how, answer)
@@ -137,11 +138,11 @@ class Telling:
         self,
         key: tuple[Any, ...],
         temperature: float | None,
-        rounds: Sequence[tuple[int, int]],
+        rounds: Sequence[Round],
     ) -> None:
         target, drafter, traffic, how, _ = key
         at, draft = self._at(target), self._draft(drafter)
-        flat = [n for pair in evenly(rounds, MOST_ROUNDS) for n in pair]
+        flat = [n for each in evenly(rounds, MOST_ROUNDS) for n in each]
         self._put("passed", at, draft, self._class(traffic), how, temperature, *flat)
 
     def _pace(

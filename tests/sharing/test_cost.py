@@ -68,6 +68,6 @@ def test_a_request_is_a_few_hundred_bytes_however_many_rounds_it_has() -> None:
     assert few < 700
     assert many < 1200
     told = json.loads(message(Measurements(), 1, 300))
-    assert len(told["passed"][0]) == 5 + 2 * MOST_ROUNDS
+    assert len(told["passed"][0]) == 5 + 3 * MOST_ROUNDS
     # A crowd is no more than one message can hold.
     assert len(message(Measurements(), 1000, 20)) < 25_000

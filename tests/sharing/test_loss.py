@@ -121,7 +121,7 @@ BAD = {
     "another shape": {"d": b'{"answer":[[0]],"classes":["c"]}'},
     "no such class": {"d": b'{"answer":[[0,7,80]]}'},
     "no such target": {"d": b'{"answer":[[9,0,80]],"classes":["c"]}'},
-    "more passed than judged": {"d": b'{"passed":[[0,1,0,"argmax",null,9,3]],"classes":["c"]}'},
+    "more passed than judged": {"d": b'{"passed":[[0,1,0,"argmax",null,9,3,0]],"classes":["c"]}'},
     "a time below 0": {"d": b'{"verify_time":[[0,"argmax",-1,100,4]]}'},
     "an endless account": {"d": b'{"accounts":[["p",0,"c",1e999,0,0,0,1,null,null]]}'},
     "deep": {"d": b"[" * 100_000},

@@ -97,7 +97,7 @@ async def test_other_machines_times_are_a_start_and_no_more(redis_server: RedisS
     async with workers(redis_server, 1, host="here") as (a,):
         there = await Worker(redis_server.url, host="there").joins()
         try:
-            a.answer(30, verify_s=0.05)
+            a.answer(20, verify_s=0.05)
             a.seen.draft_time("fleet", 0.04)
             await a.visits()
             await there.visits()
