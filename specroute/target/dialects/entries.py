@@ -42,8 +42,9 @@ class Entry:
     text: str | None
     id: int | None
     logprob: Any
-    top: tuple[Alternative, ...] | None = None
-    """``None`` where the server shows no alternatives."""
+    shown: tuple[Alternative, ...] | Mapping[str, Any] | None = None
+    """Alternatives as they came, which are read for the few entries that are looked at: a server
+    shows those of every prompt token. ``None`` where it shows none."""
     raw: bytes | None = None
     rank: int | None = None
     """1 for the most probable, where the server says."""
@@ -52,6 +53,13 @@ class Entry:
     def said(self) -> bytes:
         """The token's own bytes."""
         return self.raw if self.raw is not None else (self.text or "").encode("utf-8", "replace")
+
+    @property
+    def top(self) -> tuple[Alternative, ...] | None:
+        """The alternatives; ``None`` where the server shows none."""
+        if isinstance(self.shown, Mapping):
+            return tuple(Alternative(n, named_id(n), value) for n, value in self.shown.items())
+        return self.shown
 
     def key(self, by_ids: bool, where: str) -> Key:
         """What the token is called."""
@@ -95,11 +103,12 @@ def ranked(entry: Entry, n: int, *, by_ids: bool, where: str) -> tuple[tuple[Key
     The entry's own token, which servers add where it is not among them, is taken out again: what
     is visible never depends on it. Clamped ones are no information and go as well.
     """
-    if not entry.top:
+    top = entry.top
+    if not top:
         raise BadEvidence(f"{where} shows no alternatives")
     own, value = _key(entry, by_ids, where), checked_logprob(entry.logprob, where)
     found: dict[Key, float] = {}
-    for other in entry.top:
+    for other in top:
         key = _key(other, by_ids, f"an alternative of {where}")
         logprob = checked_logprob(other.logprob, f"an alternative of {where}")
         if key in found:
@@ -241,15 +250,14 @@ def _of_lists(shown: Mapping[str, Any]) -> list[Entry]:
     if not all(isinstance(token, str) for token in tokens):
         raise BadEvidence("a token is not a string")
     return [
-        Entry(token, an_id(id) if id is not None else None, value, _of_dict(top))
+        Entry(
+            token,
+            an_id(id) if id is not None else None,
+            value,
+            top if isinstance(top, Mapping) else None,
+        )
         for token, id, value, top in zip(tokens, ids, values, tops, strict=True)
     ]
-
-
-def _of_dict(top: Any) -> tuple[Alternative, ...] | None:
-    if not isinstance(top, Mapping):
-        return None
-    return tuple(Alternative(name, named_id(name), value) for name, value in top.items())
 
 
 def _of_object(item: Any, i: int) -> Entry:

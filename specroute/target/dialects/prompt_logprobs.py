@@ -60,7 +60,7 @@ class PromptLogprobs:
         if ask.form == "chat":
             return self._view_of_chat(data, choice, ask, seconds)
         start, size = len(ask.ids or ()), len(ask.sent_ids)
-        found = _own(choice.get("prompt_logprobs"), ask.sent_ids) if ask.draft else []
+        found = _own(choice.get("prompt_logprobs"), ask.sent_ids, start) if ask.draft else []
         return View(
             tuple(
                 entries.position(entry, ask.logprobs, by_ids=True, where=f"prompt token {i}")
@@ -142,8 +142,9 @@ def _said(choice: Mapping[str, Any], prefilled: str) -> str:
     return said.removeprefix(prefilled) if isinstance(said, str) else ""
 
 
-def _own(shown: Any, sent: tuple[int | None, ...] | None) -> list[entries.Entry]:
-    """One entry per prompt token. Without ``sent`` an item's first token is the prompt's own."""
+def _own(shown: Any, sent: tuple[int | None, ...] | None, start: int = 0) -> list[entries.Entry]:
+    """One entry per prompt token; of those before ``start`` it is only looked whether they are the
+    ones sent. Without ``sent`` an item's first token is the prompt's own."""
     if not isinstance(shown, list):
         raise BadEvidence("the answer has no prompt_logprobs")
     if sent is not None and len(shown) != len(sent):
@@ -159,7 +160,7 @@ def _own(shown: Any, sent: tuple[int | None, ...] | None) -> list[entries.Entry]
         name = str(token) if sent is not None else next(iter(item))
         if name not in item:
             raise BadEvidence(f"the token sent as {i} is {name}, which is not among {[*item]}")
-        found.append(_entry(item, name, i))
+        found.append(entries.Entry(None, token, None) if i < start else _entry(item, name, i))
     return found
 
 
