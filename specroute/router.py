@@ -21,7 +21,7 @@ from specroute.errors import ConfigError, RequestError
 from specroute.exchange import OnReport, Reply, Resolved, RouterRequest, Speculation, TextCall
 from specroute.health import Health
 from specroute.http import wire
-from specroute.http.client import LIMITS, HttpClient
+from specroute.http.client import HttpClient, own_client
 from specroute.http.deadline import Deadline
 from specroute.http.gate import Gate
 from specroute.http.supervisor import Supervisor
@@ -76,7 +76,7 @@ class Router:
         self._telemetry = telemetry
         self._on_report = on_report
         self._own_client = http_client is None
-        self.http_client = http_client or httpx2.AsyncClient(limits=LIMITS, timeout=None)
+        self.http_client = http_client or own_client()
         self.health: Health = Health() if before is None else before.health
         self._own_store = make_store(config.store) if store is None else None
         limits = LimitGate(

@@ -1,4 +1,4 @@
-"""Two ways to ask: through the SDK, and over a bare socket where the client is not what is measured.
+"""Two ways to ask: through the SDK, and over a bare socket where the client isn't what is measured.
 
 Knows the wire; knows nothing of crowds.
 """

@@ -10,13 +10,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
 import random
 import resource
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +83,8 @@ class Scenario:
     waves: int
     url: str
     cancel: bool = False
+    """Half of the callers leave, in a wave of its own each turn."""
+    chatty: bool = False
 
 
 async def in_process(s: Scenario) -> dict[str, Any]:
@@ -95,13 +94,11 @@ async def in_process(s: Scenario) -> dict[str, Any]:
     limit()
     async with AsyncSpecRoute(config=config(s.url), max_retries=0) as client:
         problems = await client.warm_up()
-        before = len(asyncio.all_tasks())
+        me = asyncio.current_task()
         found = await waves(s, by_sdk(client), memory_mib, lambda: left_in(client))
         found["problems"] = problems
-        deadline = time.monotonic() + SETTLE_S
-        while len(asyncio.all_tasks()) > before and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-        found["tasks_left"] = [t.get_name() for t in asyncio.all_tasks()][before:]
+        await asyncio.sleep(SETTLE_S)
+        found["tasks_left"] = sorted(t.get_name() for t in asyncio.all_tasks() - {me})
         found["left"] = left_in(client)
     await asyncio.sleep(0.1)
     found["sockets_left"] = sockets()
@@ -128,13 +125,13 @@ def sockets() -> int:
 async def through_proxy(s: Scenario) -> dict[str, Any]:
     """``specroute serve`` in the limited process, asked over bare sockets from here."""
     with tempfile.TemporaryDirectory(prefix="crowd-") as folder:
-        file = Path(folder) / "specroute.json"
-        file.write_text(json.dumps(config(s.url)))
         toml = Path(folder) / "specroute.toml"
         toml.write_text(_toml(config(s.url)))
         port = _free_port()
         command = [sys.executable, "-m", "specroute.cli", "serve", "--file", str(toml)]
-        process = subprocess.Popen([*command, "--port", str(port)], preexec_fn=limit)
+        process = await asyncio.create_subprocess_exec(
+            *command, "--port", str(port), preexec_fn=limit
+        )
         try:
             url = f"http://127.0.0.1:{port}"
             await _until_up(url, process)
@@ -144,7 +141,7 @@ async def through_proxy(s: Scenario) -> dict[str, Any]:
             found["sockets_left"] = max(open_files(pid) - found.pop("files_before"), 0)
         finally:
             process.terminate()
-            process.wait(30)
+            await process.wait()
     return found
 
 
@@ -174,7 +171,8 @@ async def waves(
             row["rss_mib"], row["peak_mib"] = memory()
             row["left"] = left()
             rows.append(row)
-            print(json.dumps(row)[:2000], file=sys.stderr, flush=True)
+            if s.chatty:
+                print(json.dumps(row), file=sys.stderr, flush=True)
     return {"rows": rows, "files_before": files_before}
 
 
@@ -221,11 +219,13 @@ def _free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-async def _until_up(url: str, process: subprocess.Popen[bytes]) -> None:
+async def _until_up(url: str, process: asyncio.subprocess.Process) -> None:
     import httpx2
 
     async with httpx2.AsyncClient() as client:
-        while process.poll() is None:
+        for _ in range(600):
+            if process.returncode is not None:
+                break
             try:
                 if (await client.get(f"{url}/healthz")).status_code == 200:
                     return
@@ -239,7 +239,6 @@ def main() -> None:
     scenario = Scenario(**json.loads(sys.argv[1]))
     run = through_proxy if scenario.proxy else in_process
     print(json.dumps(asyncio.run(run(scenario))), flush=True)
-    os._exit(0) if False else None
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ Knows tasks, clocks and this process's files; knows neither client nor server.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, AsyncIterator
+from pathlib import Path
+from typing import Any
 
 from bench.crowd.asking import Ask, Outcome
 from bench.crowd.questions import Question
@@ -140,15 +140,14 @@ async def watching() -> AsyncIterator[Loop]:
 
 def open_files(pid: int | str = "self") -> int:
     """Files, sockets and pipes that a process has open."""
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def memory_mib(pid: int | str = "self") -> tuple[float, float]:
     """(resident now, resident at most) of a process."""
     found = {}
-    with open(f"/proc/{pid}/status", encoding="ascii") as status:
-        for line in status:
-            name, _, value = line.partition(":")
-            if name in ("VmRSS", "VmHWM"):
-                found[name] = int(value.split()[0]) / 1024
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmRSS", "VmHWM"):
+            found[name] = int(value.split()[0]) / 1024
     return found["VmRSS"], found["VmHWM"]

@@ -26,13 +26,14 @@ from specroute.http import wire
 from specroute.http.deadline import Deadline
 from specroute.http.events import EventStream, Ready
 from specroute.http.gate import Departure, Gate, Permits, enter
+from specroute.http.idle import look_quickly
 from specroute.http.reply import Body, OpenReply
+from specroute.http.sockets import limits, open_files, out_of_files
 from specroute.http.supervisor import Supervisor
 from specroute.http.watch import Watch
 from specroute.types import Usage
 
 MAX_REDIRECTS = 20
-LIMITS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 
 Headers = Sequence[tuple[str, str]]
 _STALE = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
@@ -153,7 +154,7 @@ class HttpClient:
     def client(self) -> httpx2.AsyncClient:
         """The httpx2 client that sends."""
         if self._client is None:
-            self._client = httpx2.AsyncClient(limits=LIMITS, timeout=None)
+            self._client = own_client()
         return self._client
 
     def _request(self, call: Call) -> httpx2.Request:
@@ -282,6 +283,8 @@ class HttpClient:
     def _no_connection(self, request: httpx2.Request, error: Exception) -> ConnectFailed:
         detail = str(error) if isinstance(error, httpx2.ConnectError | ssl.SSLError) else ""
         said = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
+        if out_of_files(error):
+            said = f"this process has the {open_files()} open files it may have: raise ulimit -n"
         return ConnectFailed(
             f"{self.provider.name}: no connection to {wire.show_url(str(request.url))} ({said})",
             provider=self.provider.name,
@@ -429,6 +432,11 @@ class HttpClient:
             await self.supervisor.aclose()
         if self._owns_client and self._client is not None:
             await self._client.aclose()
+
+
+def own_client() -> httpx2.AsyncClient:
+    """A client of our own, within what the process may open."""
+    return look_quickly(httpx2.AsyncClient(limits=limits(open_files()), timeout=None))
 
 
 def _same_origin(a: httpx2.URL, b: httpx2.URL) -> bool:

@@ -1,14 +1,11 @@
-"""Connections as files: how many a process may have open, and a cheap look at those that wait.
+"""Connections are open files: how many a client may hold in this process.
 
-Knows the limit on open files, and httpcore's pool as httpx2 holds it. Knows no provider.
+Knows the process's limit on open files and how an error looks that comes of it. Knows no provider.
 """
 
 from __future__ import annotations
 
 import errno
-import select
-import ssl
-from collections.abc import Iterable
 from typing import Any
 
 import httpx2
@@ -36,9 +33,7 @@ def limits(files: int | None) -> httpx2.Limits:
     """What a client may hold: past it requests wait for a connection, in the order in which they
     came, under their own deadline, rather than fail for want of a file."""
     most = CONNECTIONS if files is None else min(CONNECTIONS, max(files - SPARE_FILES, LEAST))
-    return httpx2.Limits(
-        max_connections=most, max_keepalive_connections=min(KEPT_ALIVE, most)
-    )
+    return httpx2.Limits(max_connections=most, max_keepalive_connections=min(KEPT_ALIVE, most))
 
 
 def raise_open_files(wanted: int) -> int | None:
@@ -58,7 +53,7 @@ def raise_open_files(wanted: int) -> int | None:
 def out_of_files(error: BaseException | None) -> bool:
     """Whether an error, or what it came of, is that no more files may be opened."""
     seen = set[int]()
-    waiting = [error]
+    waiting: list[Any] = [error]
     while waiting:
         each = waiting.pop()
         if each is None or id(each) in seen:

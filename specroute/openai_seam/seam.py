@@ -17,6 +17,8 @@ import httpx2
 from openai import DefaultAsyncHttpxClient
 
 from specroute.config import Config
+from specroute.http.idle import look_quickly
+from specroute.http.sockets import limits, open_files
 from specroute.http.supervisor import Supervisor
 from specroute.openai_seam.loop_thread import Hold, LoopThread
 from specroute.openai_seam.per_loop import PerLoop
@@ -48,7 +50,7 @@ class Connections:
         self._upstreams: PerLoop[httpx2.AsyncClient] = (
             parent._upstreams
             if parent is not None
-            else PerLoop(lambda: given or DefaultAsyncHttpxClient(), again=self.owned, why=_GIVEN)
+            else PerLoop(lambda: given or _upstream(), again=self.owned, why=_GIVEN)
         )
 
     def answer_with(
@@ -134,6 +136,11 @@ class _Nowhere(httpx2.AsyncBaseTransport, httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         raise RuntimeError("requests are sent through the router")
+
+
+def _upstream() -> httpx2.AsyncClient:
+    """openai's own client, within what this process may open."""
+    return look_quickly(DefaultAsyncHttpxClient(limits=limits(open_files())))
 
 
 def _refused(upstream: object, wanted: str) -> TypeError:

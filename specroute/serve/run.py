@@ -10,6 +10,7 @@ import os
 import uvicorn
 
 from specroute.config import Config
+from specroute.http.sockets import SPARE_FILES, raise_open_files
 from specroute.serve.app import make_app
 from specroute.serve.keys import Keys, check_address
 
@@ -30,6 +31,8 @@ def serve(
     """
     keys = Keys.from_env(key_env, os.environ)
     check_address(host, keys, key_env)
+    # A caller's connection and a provider's for each request.
+    raise_open_files(2 * max_concurrent + SPARE_FILES)
     app = make_app(config, keys=keys, max_concurrent=max_concurrent, warm_up=warm_up)
     uvicorn.run(
         app,
