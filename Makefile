@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-live test-frameworks check format bench bench-closed bench-policy bench-faults docs wheel-test ci clean
+.PHONY: help setup demo test test-live test-frameworks check format bench bench-closed bench-policy bench-faults bench-sale docs wheel-test ci clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -71,6 +71,9 @@ bench-faults: $(STAMP)  ## The fault table beside its peers, a crowd with faults
 
 bench-policy: $(STAMP)  ## What the policies win and lose in virtual time, and whether it holds
 	@$(PY) bench/policy.py
+
+bench-sale: $(STAMP)  ## Four times what the target can answer, with and without: docs/benchmarks.md, about 20 minutes
+	@$(PY) -m bench.sale --write docs/benchmarks.md
 
 docs: $(STAMP)  ## Regenerate the generated pages
 	@$(PY) -m specroute.cli providers --markdown > docs/providers.md

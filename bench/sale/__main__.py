@@ -150,8 +150,10 @@ async def main(options: argparse.Namespace) -> int:
     else:
         print(text)
     if options.write:
-        publish.write(options.write, "sale-day", text)
-        publish.plot(rows, options.write.parent / "sale-day.png")
+        picture = options.write.parent / "sale-day.png"
+        publish.plot(rows, picture)
+        shown = f"![the three figures of every setting]({picture.name})"
+        publish.write(options.write, "sale-day", f"{text}\n\n{shown}")
     return 0 if good else 1
 
 

@@ -29,6 +29,8 @@ class Row:
 
     name: str
     label: str
+    lossy: bool
+    """Whether it allows answers other than the target's own; its label says whether any came."""
     ttft_s: float
     p50_s: float
     p95_s: float
@@ -56,10 +58,6 @@ class Row:
     notes: tuple[str, ...]
     """What the reports say most often of how requests fell back."""
 
-    @property
-    def exact(self) -> bool:
-        return self.label in ("exact", "exact-greedy")
-
 
 def quantile(values: Sequence[float], q: float) -> float:
     ordered = sorted(values)
@@ -77,6 +75,7 @@ def row(outcome: Outcome, plain: Outcome, own: Sequence[str]) -> Row:
     return Row(
         name=outcome.setting.name,
         label=_label({r.exactness for r in reports}),
+        lossy=outcome.setting.lossy,
         ttft_s=ttft,
         p50_s=quantile(total, 0.5),
         p95_s=quantile(total, 0.95),
@@ -144,10 +143,12 @@ def verdicts(row: Row, plain: Row) -> list[Verdict]:
     """What the setting is held to."""
     if row.name == plain.name:
         return []
-    if row.exact and not row.speculated:
+    if row.lossy and not row.speculated:
+        return [Verdict("not had: no draft was ever used" + _said(row), None)]
+    if not row.speculated:
         said = f"sends plain's calls: throughput {row.throughput:+.1f} % must not be lower"
         return [Verdict(said, row.throughput >= -SAME, _why_slow(row, plain))]
-    if row.exact or row.label == "bounded":
+    if not row.lossy:
         return [
             Verdict(
                 f"TTFT {row.ttft:+.1f} % must beat plain's", row.ttft < 0, _why_late(row, plain)
@@ -196,6 +197,10 @@ def _why_dear(row: Row, plain: Row) -> str:
         f"of the target's {row.target_usd:.3f} $ the input of {row.rounds:.1f} rounds a request is "
         f"{row.input_usd:.3f} ({plain.input_usd:.3f} in plain), and the draft {row.draft_usd:.3f} $"
     )
+
+
+def _said(row: Row) -> str:
+    return f"; {row.notes[0]}" if row.notes else ""
 
 
 def _busy(row: Row) -> str:

@@ -21,6 +21,11 @@ class Setting:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further keys of the draft's table."""
 
+    @property
+    def lossy(self) -> bool:
+        """Whether answers other than the target's own are allowed."""
+        return self.policy is not None and self.policy.get("exactness") == "heuristic"
+
 
 def _fixed(**params: Any) -> dict[str, Any]:
     return {"preset": "fixed", **params}
@@ -30,8 +35,8 @@ def _lossy(rule: str, **params: Any) -> dict[str, Any]:
     return _fixed(acceptance=rule, exactness="heuristic", **params)
 
 
-SURE = {"min_probability": 0.4}
-"""A round's draft ends after a token that the draft gives less: transformers' default."""
+SURE = {"min_probability": 0.5}
+"""A round's draft ends after a token that the draft gives less."""
 PLAIN = "AsyncOpenAI"
 SETTINGS = (
     Setting(PLAIN, None),
@@ -39,13 +44,13 @@ SETTINGS = (
     Setting("balanced", {"preset": "balanced"}),
     Setting("latency", {"preset": "latency"}),
     Setting("cost", {"preset": "cost"}),
-    Setting("balanced, sure .4", {"preset": "balanced"}, options=SURE),
+    Setting("balanced, sure .5", {"preset": "balanced"}, options=SURE),
     Setting("score K = 4", _fixed(num_speculative_tokens=4)),
     Setting("score K = 8", _fixed(num_speculative_tokens=8)),
     Setting("score K = 16", _fixed(num_speculative_tokens=16)),
     Setting("score K = 32", _fixed(num_speculative_tokens=32)),
-    Setting("score K = 16, sure .4", _fixed(num_speculative_tokens=16), options=SURE),
-    Setting("score K = 64, sure .4", _fixed(num_speculative_tokens=64), options=SURE),
+    Setting("score K = 16, sure .5", _fixed(num_speculative_tokens=16), options=SURE),
+    Setting("score K = 64, sure .5", _fixed(num_speculative_tokens=64), options=SURE),
     Setting("score K = 8, 2 in flight", _fixed(num_speculative_tokens=8, rounds_in_flight=2)),
     Setting("cascade", _fixed(method="cascade")),
     Setting("score K = 16, fleet draft", _fixed(num_speculative_tokens=16), FLEET),
@@ -58,7 +63,7 @@ SETTINGS = (
     Setting("race", _fixed(method="race", exactness="heuristic"), FLEET),
     Setting("judge", _fixed(method="judge", exactness="heuristic"), FLEET),
 )
-RISING = (PLAIN, "balanced", "latency", "cost", "score K = 64, sure .4")
+RISING = (PLAIN, "balanced", "latency", "cost", "score K = 64, sure .5")
 """Those that the rise of the load is run with."""
 
 

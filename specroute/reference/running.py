@@ -29,6 +29,8 @@ from specroute.reference.pace import Pace
 from specroute.reference.script import Script
 from specroute.reference.server import Server
 
+STOPPING_S = 60
+"""Seconds that a process may take to end: a busy machine has much else to do."""
 ACCEPTING = 10
 """Turns of the loop in which an accepted socket becomes a connection."""
 
@@ -278,8 +280,8 @@ class ReferenceServer:
         def close() -> None:
             if process.stdin:
                 process.stdin.close()
-            process.wait(10)
-            reader.join(10)
+            process.wait(STOPPING_S)
+            reader.join(STOPPING_S)
             stdout.close()
             folder.cleanup()
 

@@ -1,0 +1,150 @@
+"""The sale day's arithmetic and criteria; ``make bench-sale`` measures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.sale import publish
+from bench.sale.judging import Row, figures, row, verdicts
+from bench.sale.running import DRAFT, TARGET, Bill, Outcome, config
+from bench.sale.settings import PLAIN, RISING, SETTINGS, named
+from bench.sale.traffic import Answer, arrivals, capacity
+from specroute.config import parse
+from specroute.policy.make import make_policy
+from specroute.reference.access_log import Record
+from specroute.reference.pace import Pace
+from specroute.types import Report
+
+NOTHING = Bill(0, 0, 0, 0, 0.0, 0.0)
+
+
+def outcome(name: str, ttft: float, seconds: float, usd: float, **report: object) -> Outcome:
+    """Two answers, the second of which is not the target's own."""
+    found = Report(id="r", model="m", **report) if report else None  # type: ignore[arg-type]
+    answers = [Answer(text, ttft, seconds, 10, 5, 0, found) for text in ("a", "b")]
+    bill = Bill(2, 20, 0, 10, usd, usd / 2)
+    return Outcome(named(name), answers, seconds, bill, NOTHING, 0.0, 0.1)
+
+
+def against(found: Outcome, own: tuple[str, str] = ("a", "b")) -> tuple[Row, Row]:
+    """(its row, plain's)."""
+    plain = outcome(PLAIN, 1.0, 100.0, 1.0)
+    return row(found, plain, own), row(plain, plain, own)
+
+
+def test_changes_are_against_plain() -> None:
+    """A third of the first token's time, four times the throughput, a tenth dearer."""
+    made, plain = against(outcome("score K = 16", 1 / 3, 25.0, 1.1, drafted=8, accepted=4))
+    assert (made.ttft, made.throughput, made.cost) == pytest.approx((-66.67, 300, 10), abs=0.01)
+    assert (plain.ttft, plain.throughput, plain.cost) == (0, 0, 0)
+    assert (made.accepted, made.speculated, made.identical) == (0.5, 1, 1)
+    assert figures(made, plain) == {}
+
+
+@pytest.mark.parametrize(
+    ("ttft", "seconds", "held"),
+    [(0.9, 99.0, [True, True]), (1.1, 99.0, [False, True]), (0.9, 110.0, [True, False])],
+)
+def test_an_exact_setting_beats_plains_first_token_and_keeps_its_throughput(
+    ttft: float, seconds: float, held: list[bool]
+) -> None:
+    """Each by itself; the article's figures are shown beside, with the reasons."""
+    report = {"drafted": 8, "exactness": "exact-greedy"}
+    made, plain = against(outcome("score K = 16", ttft, seconds, 2.0, **report))
+    assert [verdict.held for verdict in verdicts(made, plain)] == held
+    assert set(figures(made, plain)) == {"TTFT", "throughput", "cost"}
+    lines, good = publish.criteria([plain, made])
+    assert good is all(held)
+    assert sum("not had" in line for line in lines) == 3
+
+
+def test_one_that_only_passes_calls_on_need_not_be_earlier() -> None:
+    """It sends the very same calls."""
+    made, plain = against(outcome("specroute, plain", 1.1, 100.5, 1.0, exactness="exact"))
+    assert [verdict.held for verdict in verdicts(made, plain)] == [True]
+
+
+def test_a_lossy_setting_is_held_to_the_article_where_it_agrees() -> None:
+    """From 95 % on; below, nothing is claimed of it."""
+    report = {"drafted": 8, "exactness": "heuristic"}
+    found = outcome("ratio .3, K = 16", 0.3, 25.0, 1.2, **report)
+    made, plain = against(found)
+    assert [verdict.held for verdict in verdicts(made, plain)] == [True, True, False]
+    made, plain = against(found, ("a", "other"))
+    assert made.identical == 0.5
+    assert [verdict.held for verdict in verdicts(made, plain)] == [None]
+
+
+def test_a_lossy_setting_that_used_no_draft_is_not_had() -> None:
+    """Its answers are plain ones: neither a success nor a failure of the method."""
+    report = {"exactness": "exact", "notes": ("the verdict is not JSON: 17",)}
+    made, plain = against(outcome("judge", 2.0, 300.0, 2.0, **report))
+    (verdict,) = verdicts(made, plain)
+    assert verdict.held is None
+    assert "2x the verdict is not JSON: N" in verdict.said
+
+
+def test_a_bill_is_what_a_server_was_asked_for() -> None:
+    """At full, cached and output prices; what was cancelled in the queue is on none."""
+    record = Record("1", 0.0, "/", "c", prompt_tokens=1000, cached_tokens=600)
+    used = replace(record, charged_prompt_tokens=400, completion_tokens=10)
+    bill = Bill.of([used, record], TARGET)
+    assert bill.requests == 1
+    assert bill.usd == pytest.approx((400 * 3 + 600 * 0.3 + 10 * 15) / 1e6)
+    assert bill.input_usd == pytest.approx((400 * 3 + 600 * 0.3) / 1e6)
+    assert Bill.of([used], DRAFT).usd < bill.usd
+
+
+def test_c_is_what_the_pace_allows() -> None:
+    """An answer's tokens in full steps, and its prompt."""
+    pace = Pace.parse("tpot=40ms,prefill=1000,load=10ms")
+    assert capacity(pace, 100, 50) == pytest.approx(1 / (0.1 + 0.5))
+
+
+def test_moments_are_the_same_for_all_settings() -> None:
+    """Seeded; each request has its own rate."""
+    rates = [2.0] * 400 + [12.0] * 400
+    moments = arrivals(rates)
+    assert moments == arrivals(rates) == sorted(moments)
+    assert moments[399] == pytest.approx(200, rel=0.15)
+    assert moments[-1] - moments[399] == pytest.approx(400 / 12, rel=0.15)
+
+
+@pytest.mark.parametrize("setting", SETTINGS[1:], ids=lambda setting: setting.name)
+def test_every_setting_is_a_config(setting: object) -> None:
+    """And its policy can be made."""
+    made = parse(config("http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1", setting))  # type: ignore[arg-type]
+    make_policy(made.models["smart"].policy)
+
+
+def test_settings_are_found_by_name() -> None:
+    """Those of the rise are among them."""
+    assert [named(name).name for name in RISING] == list(RISING)
+    with pytest.raises(ValueError, match="no setting 'fast'"):
+        named("fast")
+
+
+def test_the_page_is_written_between_its_markers(tmp_path: Path) -> None:
+    """What stands around them stays; a page without them is left alone."""
+    page = tmp_path / "page.md"
+    begin, end = publish.BEGIN.format("x"), publish.END.format("x")
+    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
+    publish.write(page, "x", "new")
+    assert page.read_text(encoding="utf-8") == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
+    with pytest.raises(ValueError, match="needs the lines"):
+        publish.write(page, "y", "new")
+    assert "new" in page.read_text(encoding="utf-8")
+
+
+def test_the_table_has_a_line_a_setting_and_the_articles() -> None:
+    """Plain's own changes are left empty."""
+    made, plain = against(outcome("score K = 16", 0.5, 50.0, 1.0, drafted=8))
+    lines = publish.table([plain, made]).splitlines()
+    assert len(lines) == 5
+    assert lines[2].endswith("|  |  |  |")
+    assert "-50.0 % | +100.0 % | +0.0 %" in lines[3]
+    assert "-65.5 % | +240.0 % | +12.0 %" in lines[4]
+    assert len({line.count("|") for line in lines}) == 1
