@@ -7,13 +7,17 @@ began. Decides nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 
 from specroute.events import RoundDone
 from specroute.ledger import Price
 from specroute.measure import Acceptance, AcceptanceCounts, Mean, Measurements, Snapshot
+from specroute.measure.crowd import Crowding, Pulse
+from specroute.target.stream import Piece
 from specroute.target.timing import StreamPace
+from specroute.types import Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +34,8 @@ class Meter:
     beside: bool = False
     """Other streams ran beside its own for the same request: what they take from the target, its
     pace is short of."""
+    clock: Callable[[], float] = time.perf_counter
+    """Of the crowd: the same for all requests."""
     rounds: int = 0
     log: list[tuple[int, int, int, float | None, float]] = field(default_factory=list)
     """Of each round: drafted, accepted, judged, scoring seconds (draws included), drafting ones."""
@@ -39,6 +45,9 @@ class Meter:
     _figures: dict[str, Snapshot] = field(default_factory=dict)
     _drafters: set[str] = field(default_factory=set)
     """Those whose rounds were measured."""
+    _in_rounds: bool = False
+    _read: bool = False
+    """The target has read the prompt."""
     _draws: int = 0
     _draws_s: float = 0.0
 
@@ -59,7 +68,8 @@ class Meter:
 
     def figures(self, drafter: str, context: int, price: Price | None) -> Snapshot:
         """The figures as they were when this drafter was first asked for the request, after
-        ``context`` tokens: what it has seen since is ``own``, and would else count twice."""
+        ``context`` tokens: what it has seen since is ``own``, and would else count twice. The crowd
+        is as it is now."""
         found = self._figures.get(drafter)
         if found is None:
             found = self.measurements.snapshot(
@@ -68,7 +78,75 @@ class Meter:
             each = self.prompt_per_token
             found = priced(replace(found, context=context, prompt_per_token=each), price)
             self._figures[drafter] = found
-        return found
+        crowd = self.measurements.crowd(self.target, drafter, speculates=self._in_rounds)
+        return found if found.crowd is crowd else replace(found, crowd=crowd)
+
+    # --- among others -----------------------------------------------------------------------
+
+    @property
+    def _crowd(self) -> Crowding:
+        return self.measurements.targets[self.target].crowd
+
+    @contextmanager
+    def in_rounds(self, yes: bool = True) -> Iterator[None]:
+        """Meanwhile the request makes scoring rounds, or (not ``yes``) has a stream between
+        them."""
+        if yes is self._in_rounds:
+            yield
+            return
+        self._in_rounds = yes
+        self._crowd.speculates(self.clock(), yes)
+        try:
+            yield
+        finally:
+            self._in_rounds = not yes
+            self._crowd.speculates(self.clock(), not yes)
+
+    @contextmanager
+    def scoring(self, context: int, drafted: int) -> Iterator[Callable[[Usage], None]]:
+        """Meanwhile a scoring request is under way; what to tell of its usage."""
+        crowd, again = self._crowd, self._read
+        tokens, sequences = float(drafted), 1
+        if again:  # The request's prompt was counted when it began.
+            tokens += context * (1.0 if crowd.rereads is None else crowd.rereads)
+        self._read = True
+        if self.prompt_per_token:
+            tokens, sequences = tokens * (drafted + 1), drafted + 1
+        crowd.scoring(self.clock(), tokens, sequences)
+
+        def used(usage: Usage) -> None:
+            if again and usage.prompt_tokens:
+                new = usage.prompt_tokens - (usage.cached_tokens or 0) - drafted
+                known = max(usage.prompt_tokens - drafted, 1)
+                crowd.reread(min(max(new / known, 0.0), 1.0))
+
+        try:
+            yield used
+        finally:
+            crowd.scored(self.clock(), sequences)
+
+    @contextmanager
+    def drafting(self, drafter: str) -> Iterator[list[int]]:
+        """Meanwhile a draft is under way; how many tokens it has is put into the list."""
+        crowd, drafted = self.measurements.drafts[drafter].crowd, [0]
+        crowd.begin(self.clock())
+        try:
+            yield drafted
+        finally:
+            crowd.end(self.clock(), drafted[0])
+
+    async def heard(self, stream: AsyncGenerator[Piece]) -> AsyncGenerator[Piece]:
+        """One of the target's own streams as it is: between rounds, or after them."""
+        pulse = Pulse(self._crowd, self.clock)
+        try:
+            with self.in_rounds(False):
+                async with aclosing(stream):
+                    async for piece in stream:
+                        if piece.text or piece.texts:
+                            pulse(1)
+                        yield piece
+        finally:
+            pulse.end()
 
     def drew(self, seconds: float) -> None:
         """A rule asked the target for a token."""
@@ -82,6 +160,8 @@ class Meter:
         self.rounds += 1
         at = self.wall()
         self._own.add(done.accepted, done.judged, done.start)
+        if self._in_rounds:
+            self._crowd.committed(done.accepted + 1)
         verify_s = done.verify_seconds
         self.log.append((done.drafted, done.accepted, done.judged, verify_s, done.draft_seconds))
         if done.predicted:

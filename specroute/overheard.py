@@ -7,7 +7,7 @@ streamed and whole; deliberately nothing of what is made of the text.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,17 +24,24 @@ class Heard:
 
 
 class Overheard:
-    """Keeps the pieces of one answer; :meth:`read` once it is complete."""
+    """Keeps the pieces of one answer; :meth:`read` once it is complete. ``beat`` is told how many
+    pieces of content came, as they come; not ``keep``: that is all."""
 
-    __slots__ = ("_chunks", "_size", "_whole")
+    __slots__ = ("_chunks", "_keep", "_size", "_whole", "beat")
 
-    def __init__(self) -> None:
+    def __init__(self, beat: Callable[[int], None] | None = None, *, keep: bool = True) -> None:
+        self.beat = beat
+        self._keep = keep
         self._chunks: list[bytes] = []
         self._size = 0
         self._whole: Mapping[str, Any] | None = None
 
     def chunk(self, piece: bytes) -> None:
-        """Bytes of a stream that were handed on."""
+        """Bytes of a stream that were handed on: whole events."""
+        if self.beat is not None:
+            self.beat(piece.count(b"\n\n"))
+        if not self._keep:
+            return
         self._size += len(piece)
         if self._size <= MOST_BYTES:
             self._chunks.append(piece)
@@ -43,7 +50,8 @@ class Overheard:
 
     def whole(self, data: Mapping[str, Any]) -> None:
         """An answer that came at once."""
-        self._whole = data
+        if self._keep:
+            self._whole = data
 
     def read(self) -> Heard | None:
         """The first choice's text; ``None`` where there is none, or it was too long, or there was

@@ -283,9 +283,11 @@ class Session(Continuing):
                         drafting, committed, k, temperature, vocabulary, show, self.book, place
                     )
                 else:
-                    proposal = await some_draft(
-                        drafting, committed, k, temperature, self.book, place
-                    )
+                    with self.meter.drafting(drafter.name) as drafted:
+                        proposal = await some_draft(
+                            drafting, committed, k, temperature, self.book, place
+                        )
+                        drafted[0] = len(proposal)
         except DraftError:
             raise
         except TimeoutError as error:
@@ -341,17 +343,19 @@ class Session(Continuing):
     ) -> View:
         """The target's view of ``draft`` after what is committed, or after ``after``."""
         first = not self.answer.tokens and not (after and after.ids)
-        view = await score(
-            self.target,
-            self.using,
-            self.prompt,
-            after or self.committed,
-            draft,
-            logprobs=logprobs,
-            sampling=self.sampling,
-            book=self.book,
-            deadline=self.optional_deadline,
-        )
+        with self.meter.scoring(self.context, len(draft)) as used:
+            view = await score(
+                self.target,
+                self.using,
+                self.prompt,
+                after or self.committed,
+                draft,
+                logprobs=logprobs,
+                sampling=self.sampling,
+                book=self.book,
+                deadline=self.optional_deadline,
+            )
+            used(view.usage)
         if first:
             counted = (view.usage.prompt_tokens or 0) - len(view.positions)
             self.prompt_tokens = view.before or max(counted, 0) or None
@@ -440,7 +444,8 @@ class Session(Continuing):
         stream = Continuing.stream(self, purpose, show_tokens=show_tokens, predicted=predicted)
         if predicted or self.resumed:
             return stream
-        return timed(stream, self.clock, lambda pace: self.meter.paced(pace, context))
+        stream = timed(stream, self.clock, lambda pace: self.meter.paced(pace, context))
+        return self.meter.heard(stream)
 
     async def aclose(self) -> None:
         """Give the draft's memory back; idempotent."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specroute.measure.acceptance import NO_EVIDENCE, Acceptance
+from specroute.measure.crowd import NOBODY, Crowd
 from specroute.measure.estimate import Estimate, Law
 
 
@@ -88,8 +89,10 @@ class Snapshot:
     """Tokens of a prediction."""
     predicted_tpot: Estimate | None = None
     """Seconds a token of an answer with a prediction."""
-    in_flight: int = 0
+    in_flight: float = 0
     """Other requests of this client now under way at the target."""
+    crowd: Crowd = NOBODY
+    """Those requests, and what each costs the others."""
     prompt_tokens: int = 0
     """Of this request, about."""
     by_temperature: tuple[tuple[float, Acceptance], ...] = ()

@@ -6,6 +6,8 @@ Each has the estimators of one key and when it was last seen. Knows no keys.
 from __future__ import annotations
 
 from specroute.measure.anchor import Anchor
+from specroute.measure.crowd import Crowding
+from specroute.measure.drafting import Drafting
 from specroute.measure.level import Factor, Frequency, Level, Mean, Share
 from specroute.measure.regression import Regression
 
@@ -29,13 +31,14 @@ def _first_draft_law() -> Regression:
 class Target:
     """What is known of one target whatever is drafted: pace, refusals, what it caches."""
 
-    __slots__ = ("cached", "failed", "in_flight", "limited", "seen_at", "tpot", "ttft")
+    __slots__ = ("cached", "crowd", "failed", "in_flight", "limited", "seen_at", "tpot", "ttft")
 
     def __init__(self) -> None:
         self.ttft, self.tpot = _ttft_law(), _tpot_law()
         self.failed, self.limited = Share(), Share()
         self.cached: dict[str, Share] = {}
         self.in_flight = 0
+        self.crowd = Crowding(self.tpot)
         self.seen_at = 0.0
 
 
@@ -70,9 +73,10 @@ class Judged:
 class Draft:
     """How long a drafter takes: per token, and for reading a prompt."""
 
-    __slots__ = ("first", "seen_at", "token")
+    __slots__ = ("crowd", "first", "seen_at", "token")
 
     def __init__(self) -> None:
+        self.crowd = Drafting()
         self.token = Level(0.9)
         self.first = _first_draft_law()
         self.seen_at = 0.0

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from specroute.measure.crowd import NOBODY, Crowd
 from specroute.measure.figures import Snapshot
 from specroute.measure.kinds import Class, Draft, Judged, Prediction, Target
 from specroute.measure.level import Factor, Share
@@ -82,18 +83,30 @@ class Measurements:
 
     # --- requests ---------------------------------------------------------------------------
 
-    def begin(self, target: str) -> int:
-        """A request for ``target`` begins; how many others are under way there."""
+    def begin(self, target: str, now: float | None = None, prompt_tokens: int = 0) -> int:
+        """A request for ``target`` begins; how many others are under way there. ``now``: seconds
+        on a clock that only runs forward; without it nothing is learned of the crowd."""
         if target not in self.targets:
             _make_room(self.targets, MOST_CLASSES)
         seen = self.targets[target]
         seen.in_flight += 1
+        if now is not None:
+            seen.crowd.begin(now, self.fresh(target, "plain", prompt_tokens))
         return seen.in_flight - 1
 
-    def end(self, target: str) -> None:
+    def end(self, target: str, now: float | None = None) -> None:
         """A request that was begun has ended."""
         seen = self.targets[target]
         seen.in_flight = max(0, seen.in_flight - 1)
+        if now is not None:
+            seen.crowd.end(now)
+
+    def fresh(self, target: str, purpose: str, tokens: float) -> float:
+        """Of so many prompt tokens those that the server has to read: it has the others cached."""
+        seen = self.targets.get(target)
+        share = None if seen is None else seen.cached.get(purpose)
+        found = None if share is None else share.estimate()
+        return tokens if found is None else tokens * (1.0 - found.mean)
 
     def others(self, target: str) -> int:
         """Requests under way at ``target`` beside the one that asks."""
@@ -148,7 +161,7 @@ class Measurements:
         tpot_s: float | None,
         tokens: int,
         prompt_tokens: int = 0,
-        in_flight: int = 0,
+        in_flight: float = 0,
         at: float = 0.0,
     ) -> None:
         """A finished plain answer of ``tokens`` tokens."""
@@ -173,7 +186,7 @@ class Measurements:
         tpot_s: float | None,
         tokens: int,
         context: int = 0,
-        in_flight: int = 0,
+        in_flight: float = 0,
         at: float = 0.0,
     ) -> None:
         """One of the target's own streams, a plain answer's or a part of one: seconds to its first
@@ -198,7 +211,7 @@ class Measurements:
         total_s: float,
         tokens: int,
         prompt_tokens: int = 0,
-        in_flight: int = 0,
+        in_flight: float = 0,
         at: float = 0.0,
     ) -> None:
         """A plain answer that came at once: its time less a known time to the first token is its
@@ -451,6 +464,14 @@ class Measurements:
         little evidence for comes from the coarser ones. A request that has begun doesn't count
         itself among those under way."""
         return read(self, target, drafter, traffic, how, prompt_tokens)
+
+    def crowd(self, target: str, drafter: str, *, speculates: bool = False) -> Crowd:
+        """The requests under way beside one that has begun; ``speculates``: it makes rounds."""
+        seen = self.targets.get(target)
+        if seen is None or seen.in_flight < 2:
+            return NOBODY
+        drafting = self.drafts[drafter].crowd
+        return seen.crowd.frozen(target, drafting, speculates=speculates)
 
     # --- the classes ------------------------------------------------------------------------
 

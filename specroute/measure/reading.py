@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from specroute.measure.acceptance import Acceptance
 from specroute.measure.anchor import shifted
+from specroute.measure.crowd import NOBODY
 from specroute.measure.estimate import Estimate, Law, Z
 from specroute.measure.figures import Pace, Snapshot
 from specroute.measure.kinds import Class, Draft, Judged, Prediction, Target
@@ -74,6 +75,7 @@ def read(
         failures=seen.failed.estimate(),
         limited=seen.limited.estimate(),
         in_flight=in_flight,
+        crowd=seen.crowd.frozen(target, draft.crowd) if in_flight else NOBODY,
         prompt_tokens=prompt_tokens,
         predicted=None if prediction is None else prediction.taken.estimate(),
         predicted_sent=None if prediction is None else prediction.sent.value,

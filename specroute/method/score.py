@@ -84,9 +84,10 @@ async def run(session: Session) -> AsyncGenerator[Event]:
     depth = session.plan.depth if session.scores_by_ids else 1
     flights = Flights(session, depth) if depth > 1 else None
     try:
-        async with aclosing(_rounds(session, flights)) as events:
-            async for event in events:
-                yield event
+        with session.meter.in_rounds():
+            async with aclosing(_rounds(session, flights)) as events:
+                async for event in events:
+                    yield event
     finally:
         if flights is not None:
             await flights.aclose()

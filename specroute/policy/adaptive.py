@@ -16,9 +16,11 @@ from dataclasses import dataclass, field, replace
 from specroute.acceptance import Lossy
 from specroute.candidates import PLAIN, Candidate, Candidates
 from specroute.measure import Snapshot
+from specroute.measure.crowd import Crowd
 from specroute.policy.account import Account, Settled
 from specroute.policy.base import Ask, Figures, Plan, RoundView
 from specroute.policy.chance import drawn
+from specroute.policy.crowd import gain_of_all
 from specroute.policy.forecast import best_round, plain_pace
 from specroute.policy.forecasts import FORECASTS
 from specroute.policy.next_round import TRIAL_ROUNDS, next_k
@@ -38,6 +40,9 @@ _SHORT_OF = 0.01
 """By how much the mean is kept below max_cost_ratio."""
 _STICK = 0.98
 """What was done last is kept while nothing is better by more than this."""
+_OF_ALL = (0.97, 1.03)
+"""The least pace of all requests at a target against plain's, to go on speculating, and to begin
+to."""
 _WEIGHTS = (1000.0, 30.0, 6.0, 2.0)
 """Factors on λ that are tried where the best settings would cost too much,"""
 _LIGHTER = (0.001, 0.03, 0.15, 0.5)
@@ -102,6 +107,11 @@ class Adaptive:
     def plan(self, ask: Ask, options: Candidates, figures: Figures, rng: random.Random) -> Plan:
         """Of the plans that keep every limit, the one with the least J, drawn from what is known
         of it; ``plain`` where none is expected to win and none may be tried."""
+        plan = self._plan(ask, options, figures, rng)
+        beside = _beside(figures(PLAIN).crowd) if plan.plain is not None else ""
+        return replace(plan, reason=beside + plan.reason) if beside else plan
+
+    def _plan(self, ask: Ask, options: Candidates, figures: Figures, rng: random.Random) -> Plan:
         able = [each for each in options.plans if each.method in FORECASTS and each != PLAIN]
         if not able:
             return Plan(Method.PLAIN, None, 0, _no_reason(options))
@@ -112,7 +122,7 @@ class Adaptive:
         choices: list[_Choice] = []
         said: tuple[float, str] = (0.0, "")
         for candidate in able:
-            found = self._weighed(candidate, figures(candidate), ask, plain, plain_j, rng)
+            found = self._weighed(candidate, figures(candidate), ask, yardstick, rng)
             if isinstance(found, tuple):
                 said = max(said, found)
             else:
@@ -152,11 +162,11 @@ class Adaptive:
         candidate: Candidate,
         seen: Snapshot,
         ask: Ask,
-        plain: Forecast,
-        plain_j: float,
+        yardstick: Offer,
         rng: random.Random,
     ) -> _Choice | tuple[float, str]:
         """A candidate as a choice, or (its gain, one sentence why it is none)."""
+        plain, plain_j = yardstick.forecast, self.objective.j(yardstick.forecast)
         found = self._offer(candidate, seen, ask, plain)
         if found is None:
             return 0.0, ""
@@ -168,6 +178,9 @@ class Adaptive:
             j = self.objective.j(offer.forecast)
             gain, said = plain_j / j, _loses(candidate, plain_j / j)
             last = account.last == (candidate.target, candidate.method, candidate.drafter)
+            of_all = self._gain_of_all(offer, yardstick, ask.answer_tokens(seen))
+            if of_all < (_OF_ALL[0] if last else _OF_ALL[1]) and gain > 1:
+                return gain, _lowers(candidate, gain, of_all)
             if j < (plain_j if last else plain_j / self.min_speedup):
                 if account.trying and untried(candidate, seen):
                     return gain, f"{_named(candidate)} is being tried by another request"
@@ -187,12 +200,20 @@ class Adaptive:
                 sort = self.objective.j(offer.forecast)
                 loss = self._trial_loss(candidate, seen, ask, offer, plain)
                 tried = self.objective.j(loss) <= risk and self._affords(loss, plain, account)
+                of_all = self._gain_of_all(offer, yardstick, ask.answer_tokens(seen))
+                tried = tried and of_all > _OF_ALL[1]
                 if sort < plain_j / self.min_speedup and tried:
                     # A trial that loses is a few rounds, and plain from there on. What a server
                     # caches is known after one, so that one is no question of straying.
                     j = 0.0 if _unpriced(seen) else min(j, plain_j + self.objective.j(loss))
                     return _Choice(sort, candidate, offer, objective, j, gain, trial=True)
         return gain, said
+
+    def _gain_of_all(self, offer: Offer, plain: Offer, tokens: float) -> float:
+        """By how many times all requests at the target are better off with a plan than with
+        plain."""
+        j, plain_j = self.objective.j(offer.forecast), self.objective.j(plain.forecast)
+        return gain_of_all(tokens, plain_j, plain.lost, j, offer.lost)
 
     def _drawn_j(
         self,
@@ -386,6 +407,21 @@ def _trial_reason(choice: _Choice) -> str:
 
 def _loses(candidate: Candidate, gain: float) -> str:
     return f"{_named(candidate)} is predicted to run at {gain:.2f} times the plain pace"
+
+
+def _lowers(candidate: Candidate, own: float, of_all: float) -> str:
+    return (
+        f"{_named(candidate)} would answer this at {own:.2f} times the plain pace, and all of them "
+        f"at {of_all:.2f} times"
+    )
+
+
+def _beside(crowd: Crowd) -> str:
+    """The load that a plan was made at."""
+    if crowd.others < 1:
+        return ""
+    at = f" at {crowd.target}" if crowd.target else ""
+    return f"{crowd.others + 1} requests in flight{at}: "
 
 
 def _amount(forecast: Forecast) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from specroute.measure import Acceptance, Snapshot
 from specroute.policy.base import Ask
 from specroute.policy.chance import Reach, rates, reach
+from specroute.policy.crowd import FREE, Toll, toll
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import UNTRIED_DRAFT_S, Offer
 
@@ -29,8 +30,19 @@ Forecaster = Callable[[Snapshot, Ask, Objective], Offer | None]
 
 def plain(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     """One call: TTFT + (N - 1)·TPOT seconds; the prompt as input, N tokens of output."""
-    found = plain_call(figures, ask.context, ask.answer_tokens(figures))
-    return None if found is None else Offer(found)
+    tokens = ask.answer_tokens(figures)
+    found = plain_call(figures, ask.context, tokens)
+    if found is None:
+        return None
+    taken = toll_of(figures, ask.context)
+    return Offer(found, lost=taken.per_prompt + tokens * taken.per_token)
+
+
+def toll_of(figures: Snapshot, context: float) -> Toll:
+    """What the others at the target lose by a request of this context."""
+    if figures.crowd.others < 1:
+        return FREE
+    return toll(figures, plain_pace(figures)[1], round_seconds(figures, context)[0], context)
 
 
 def plain_call(figures: Snapshot, prompt: float, tokens: float) -> Forecast | None:
@@ -68,12 +80,13 @@ def score(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     first = figures.first_draft(ask.context)
     if first is not None:
         seconds += first.mean
+    lost = rounds * best.lost
     if figures.usd_in is None or figures.usd_out is None:
-        return Offer(Forecast(seconds), best.k)
+        return Offer(Forecast(seconds), best.k, lost=lost)
     dollars = best.prompts * ask.context * (figures.usd_prompt or 0.0)
     dollars += (rounds - 1) * best.prompts * context * (figures.usd_round_prompt or 0.0)
     dollars += rounds * (best.k * figures.usd_in + best.prompts * figures.usd_out)
-    return Offer(Forecast(seconds, dollars), best.k)
+    return Offer(Forecast(seconds, dollars), best.k, lost=lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,8 @@ class Round:
     """Seconds and dollars together, in seconds."""
     prompts: float = 1.0
     """Whole prompts billed, and output tokens."""
+    lost: float = 0.0
+    """Tokens that the others at the target and the drafter lose by it."""
 
 
 def best_round(
@@ -105,7 +120,8 @@ def best_round(
     Token k+1 is worth drafting iff S(k+1)·J > Δseconds + λ·Δdollars, J being that per token of the
     k before it (Dinkelbach's rule for a ratio; S only falls, so the first token that is not worth
     it ends the search). Δseconds: drafting it, what scoring takes longer for it, and what is drawn
-    for it where the rules ask the target for tokens.
+    for it where the rules ask the target for tokens. With others there, J is the round's per token
+    that it brings all of them, and S(k+1) what is left of it after they lost theirs (``crowd``).
     """
     most = objective.max_num_speculative_tokens if limit is None else limit
     if draft_s is None:
@@ -123,7 +139,10 @@ def best_round(
     else:
         found = Reach(rates(figures.acceptance, own, strength=OWN_STRENGTH))
     survival = found.upto(min(most, _AHEAD))
+    taken = toll_of(figures, context)
+    per_draft = taken.per_draft
     seconds, j, tokens, k = base, base + asked, 1.0, 0
+    net = max(1.0 - taken.per_round, 0.0)
     marginal = each + dollars_each
     while k < most:
         if k == len(survival):
@@ -133,19 +152,21 @@ def best_round(
             drawn = drawing * (survival[k - 1] if k else 1.0)
             marginal = each + drawn + dollars_each
             seconds += drawn
-        if k and s * j <= marginal * tokens:
+        if k and (s - per_draft) * j <= marginal * net:
             seconds -= drawn if drawing else 0.0
             break
         j, tokens, k = j + marginal, tokens + s, k + 1
+        net = max(tokens - taken.round(k), 0.0) if per_draft or taken.per_round else tokens
     seconds += k * each
-    return Round(k, seconds, tokens, j, 1.0 + k if figures.prompt_per_token else 1.0)
+    prompts = 1.0 + k if figures.prompt_per_token else 1.0
+    return Round(k, seconds, tokens, j, prompts, taken.round(k))
 
 
 def round_seconds(figures: Snapshot, context: float) -> tuple[float, float]:
     """(seconds of a scoring request without a draft, more for each drafted token)."""
-    law = figures.round_law
+    law, waits = figures.round_law, figures.crowd.waits_s
     if law is None:
-        return figures.verify_s or 0.0, 0.0
+        return (figures.verify_s or 0.0) + waits, 0.0
     factor = law.factor.mean
     nothing = max(law.base + law.per_x * context, law.least)
-    return nothing * factor, law.per_y * factor
+    return nothing * factor + waits, law.per_y * factor

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from specroute.measure import Acceptance, Snapshot
 from specroute.policy.base import Ask
 from specroute.policy.chance import Reach, rates, reach
-from specroute.policy.forecast import OWN_STRENGTH, Round, round_seconds
+from specroute.policy.forecast import OWN_STRENGTH, Round, round_seconds, toll_of
 from specroute.policy.forecast import score as one_at_a_time
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import UNTRIED_DRAFT_S, Offer
@@ -31,6 +31,8 @@ LAST = 0.99
 """That rate at most."""
 DEAR = 8.0
 """A further request that is billed at more than so many times what one takes never pays."""
+NOTICED = 0.02
+"""Tokens of the others', per token of the answer, that a deeper pipeline may cost more."""
 GAIN = 0.98
 """A deeper pipeline has to bring this much: it loads the server more than is billed."""
 
@@ -65,9 +67,12 @@ def rounds(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     first = figures.first_draft(ask.context)
     seconds = runs * run.seconds + (0.0 if first is None else first.mean)
     forecast = Forecast(seconds, runs * run.prompts * asked)
+    lost = runs * run.lost
     if objective.j(forecast) > GAIN * objective.j(single.forecast):
         return single
-    return Offer(forecast, run.k, depth=found.depth)
+    if lost > single.lost + tokens * NOTICED:
+        return single  # What a rejection throws away the others have waited for.
+    return Offer(forecast, run.k, depth=found.depth, lost=lost)
 
 
 def best_flight(
@@ -116,7 +121,8 @@ def best_flight(
     if best is None:
         return None
     j, k, depth, seconds, prompts = best
-    return Flight(depth, Round(k, seconds, tokens, j, prompts))
+    lost = prompts * toll_of(figures, context).round(k)
+    return Flight(depth, Round(k, seconds, tokens, j, prompts, lost))
 
 
 def _beyond(survival: list[float], answer: float | None) -> float:

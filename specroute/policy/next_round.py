@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from specroute.measure import Snapshot
 from specroute.policy.base import RoundView
-from specroute.policy.forecast import best_round, plain_pace, round_seconds
+from specroute.policy.forecast import best_round, plain_pace, round_seconds, toll_of
 from specroute.policy.forecast_flight import best_flight
 from specroute.policy.objective import Objective
 from specroute.types import Method
@@ -25,8 +25,9 @@ _POOLED_ROUNDS = 3.0
 
 def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds: int = 0) -> int:
     """K by the marginal rule on the pooled survival updated by this request's own rounds; 0 when
-    the rest of the answer would come sooner from a plain stream, its start included. A trial that
-    does not win after a few rounds ends. Methods other than ``score`` keep to their plan."""
+    the rest of the answer would come sooner from a plain stream, its start included, or would take
+    less from the other requests under way. A trial that does not win after a few rounds ends.
+    Methods other than ``score`` keep to their plan."""
     plan = view.plan
     trial = plan is not None and plan.trial
     most = plan.max_rounds if plan is not None else max_rounds
@@ -79,8 +80,12 @@ def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds
         return max(best.k, 1)
     weigh = asked.weigh
     paid = (best.j - best.seconds) * objective.usd_per_second
-    ours = (best.seconds + weigh(paid)) / best.tokens
-    theirs = tpot_s + weigh(snapshot.usd_out)
+    seconds = (best.seconds + weigh(paid)) / best.tokens
+    # As tokens that the crowd goes without, for each of mine: my own time, and the others' losses.
+    taken, plain = toll_of(snapshot, context), tpot_s + weigh(snapshot.usd_out)
+    worth = max(1.0 - taken.per_token, 0.0) / plain
+    ours = worth * seconds + best.lost / best.tokens
+    theirs = worth * plain + taken.per_token
     if trial and ours > theirs:
         return 0
     if _too_dear(paid / best.tokens, snapshot, context - view.committed, asked.max_cost_ratio):
@@ -90,6 +95,7 @@ def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds
     if view.remaining is not None:
         left = min(left, view.remaining)
     again = (ttft_s or 0.0) + weigh(snapshot.usd_round_prompt) * context
+    again = worth * again + taken.per_prompt
     return 0 if (ours - theirs) * left > again else max(best.k, 1)
 
 

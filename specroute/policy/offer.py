@@ -21,3 +21,5 @@ class Offer:
     worth: float = 0.0
     depth: int = 0
     max_rounds: int = 0
+    lost: float = 0.0
+    """Tokens that the others at the target and the drafter lose by it (``crowd``)."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from time import perf_counter
 
 from specroute import ledger
 from specroute.aftermath import Aftermath
 from specroute.measure import Measurements
+from specroute.measure.crowd import Pulse
 from specroute.overheard import Overheard
 from specroute.pool import Pool
 from specroute.reporting import ReportHandle, new_id
@@ -32,7 +34,10 @@ class Learning:
     def watch(self, call: TextCall, request: TextRequest, traffic: str) -> Aftermath:
         """Measure the call from here to its end, however it is answered."""
         target = str(call.resolved.target)
-        others = self._measurements.begin(target)
+        began = perf_counter()
+        others = self._measurements.begin(target, began, request.about_tokens)
+        crowd = self._measurements.targets[target].crowd
+        mark, pulse = crowd.mark(began), Pulse(crowd, perf_counter)
         model = call.resolved.model
         after = Aftermath(request, traffic, () if model is None else model.drafts)
         if call.trace is not None:
@@ -40,11 +45,16 @@ class Learning:
         if self._shadow.on and after.drafts:
             kept = None if call.trace is None else call.trace.overheard
             call.overheard = after.overheard = kept or Overheard()
+            call.overheard.beat = pulse
+        elif after.drafts:
+            call.overheard = Overheard(pulse, keep=False)
 
         def learn(report: Report) -> None:
-            self._measurements.end(target)
+            beside = crowd.others_since(mark, perf_counter())
+            pulse.end(report.completion_tokens if report.complete else None)
+            self._measurements.end(target, perf_counter())
             # Another target may have answered in its place.
-            self._learn(report, report.target or target, traffic, request.about_tokens, others)
+            self._learn(report, report.target or target, traffic, request.about_tokens, beside)
             if after.session is not None:
                 self._shadow.end()
             self._offer(call, after, report)
@@ -69,9 +79,10 @@ class Learning:
         self._shadow.offer(replace(finished, billed=billed))
 
     def _learn(
-        self, report: Report, target: str, traffic: str, prompt_tokens: int, others: int
+        self, report: Report, target: str, traffic: str, prompt_tokens: int, others: float
     ) -> None:
-        """A finished answer's pace and length, and what became of its calls."""
+        """A finished answer's pace and length, and what became of its calls. ``others``: requests
+        that were under way beside it, over all its time."""
         seen, at = self._measurements, time.time()
         seen.attempted(report.attempts, at)
         tokens = report.completion_tokens

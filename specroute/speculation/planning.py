@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from time import perf_counter
 
 from specroute.candidates import PLAIN, Candidate, Candidates, Judge, Trust, candidates
 from specroute.config import (
@@ -202,7 +203,10 @@ class Planning:
                 plain_s=plan.plain.seconds,
                 plain_usd=plan.plain.dollars,
             )
+        crowd = self._measurements.targets[str(target.ref)].crowd
+        mark = crowd.mark(perf_counter())
         reckoning = Reckoning(plan, lambda: figures(PLAIN), context)
+        reckoning.beside = lambda: crowd.others_since(mark, perf_counter())
         handle.amend = reckoning.instead
         if isinstance(chosen.policy, Accounting):
             handle.on_finish(lambda report: self._settle(report, chosen, reckoning, key))

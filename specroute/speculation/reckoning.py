@@ -28,6 +28,8 @@ class Reckoning:
     prompt_tokens: int
     gave_way_s: float | None = None
     """Seconds after which the whole answer was left to a plain call."""
+    beside: Callable[[], float] | None = None
+    """Other requests under way at the target meanwhile, the mean over its time."""
     beyond_s: Callable[[], float] = lambda: 0.0
     """Of a speculated answer: seconds that were not its plan's doing."""
 
@@ -62,8 +64,10 @@ class Reckoning:
         return Forecast(took, report.cost_usd), plain
 
     def _plain(self, report: Report) -> Forecast | None:
-        prompt = report.prompt_tokens or self.prompt_tokens
-        return plain_call(self.figures(), prompt, report.completion_tokens or 0)
+        prompt, figures = report.prompt_tokens or self.prompt_tokens, self.figures()
+        if self.beside is not None:  # The load it met, which may not be the one it was planned at.
+            figures = replace(figures, in_flight=self.beside())
+        return plain_call(figures, prompt, report.completion_tokens or 0)
 
 
 def _failed(report: Report, purpose: str) -> float:

@@ -1,0 +1,106 @@
+"""What one request's speculation takes from the others at the same target and the same drafter.
+
+Both step all that is there together, so whatever lengthens a step keeps everybody waiting. The
+crowd's throughput Θ = Σ_j E_j / T_j (tokens a second: what a round commits over what it takes) is
+what is to be as large as can be, not one request's own E / T. Let a round of mine lengthen by ε
+seconds what each other request j is in the middle of; j then loses ε·E_j / T_j tokens, and of Θ I
+gain, per second of mine,
+
+    g(K) = (E(K) - ε(K)·Ω) / T(K),      Ω = Σ_{j≠i} E_j / T_j over those at the target,
+
+and plain, which is E = 1, T = TPOT and its own ε, gains g0. Speculate iff g(K) > g0, with the K
+that makes g largest. By Dinkelbach's rule for a ratio (Management Science 13, 1967) token k+1 is
+drafted iff
+
+    S(k+1) - Ω·Δε > g·ΔT:
+
+its survival, less the tokens that its time at the target and the drafter takes from the others,
+exceeds what its own time is worth. Since S only falls, the first token that fails ends the search.
+Where rounds are in lockstep and drafting is free, that is DSpark's hardware-aware prefix scheduler
+(arXiv 2607.05147): sort all requests' tokens by survival, admit them while Θ = τ·SPS(B) grows; the
+last one admitted has S > Θ·Δ(step time), the same threshold for all. Each request can work that
+out alone from two slopes that are measured (``measure.crowd``), so nothing is scheduled and nobody
+waits: a request that isn't to speculate is a plain call at once. With nobody else there Ω = 0 and
+the rule is the one of a single request (``forecast.best_round``). Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specroute.measure import Snapshot
+from specroute.measure.crowd import Crowd
+
+
+@dataclass(frozen=True, slots=True)
+class Toll:
+    """Tokens that the others lose meanwhile, by what they are taken for."""
+
+    per_round: float = 0.0
+    """A scoring request, its context read; without drafted tokens."""
+    per_draft: float = 0.0
+    """Each token drafted and read."""
+    per_token: float = 0.0
+    """Each token of a plain stream."""
+    per_prompt: float = 0.0
+    """A plain call's prompt."""
+
+    def round(self, k: float) -> float:
+        """A scoring round of ``k`` drafted tokens."""
+        return self.per_round + k * self.per_draft
+
+
+FREE = Toll()
+
+
+def toll(figures: Snapshot, tpot_s: float | None, round_s: float, context: float) -> Toll:
+    """What the crowd as it is now has to bear. ``tpot_s``, ``round_s``: a plain token's seconds and
+    a scoring request's, where the crowd itself hasn't shown them."""
+    crowd = figures.crowd
+    if crowd.others < 1:
+        return FREE
+    plain = crowd.tpot_s or tpot_s
+    took = crowd.round_s + crowd.waits_s if crowd.round_s else round_s
+    if not plain or not took:
+        return FREE
+    streams, scoring = rates(crowd, plain)
+    token = crowd.per_token.mean
+    # One more sequence lengthens a stream's every token, and a scoring request that it overlaps.
+    per_sequence = crowd.per_sequence.mean
+    held = crowd.per_sequence_round.mean if crowd.round_s else per_sequence * took / plain
+    if not crowd.tpot_s:
+        per_sequence = held * plain / took
+    sequence = streams * per_sequence * took / plain + scoring * held
+    read = (streams + scoring) * token
+    rereads = crowd.rereads
+    if rereads is None:  # Where it caches prompts it is taken to cache contexts as well.
+        rereads = 1.0 if figures.cached is None else 0.0
+    round_read = read * rereads * context
+    per_round, per_draft = sequence + round_read, read
+    if figures.prompt_per_token:
+        per_draft = sequence + round_read
+    if crowd.drafting and crowd.rate:
+        per_draft += crowd.drafting * crowd.rate * crowd.per_drafted.mean
+    return Toll(
+        per_round,
+        per_draft,
+        streams * per_sequence + scoring * held * plain / took,
+        read * context * (1.0 if figures.cached is None else 1.0 - figures.cached.mean),
+    )
+
+
+def rates(crowd: Crowd, tpot_s: float) -> tuple[float, float]:
+    """Ω in two parts, tokens a second: of the others' plain streams, and of those that wait for
+    scoring requests."""
+    speculating = min(crowd.speculating, crowd.others)
+    streams = (crowd.others - speculating) / tpot_s
+    return streams, speculating * crowd.scoring * (crowd.rate or 1 / tpot_s)
+
+
+def gain_of_all(tokens: float, plain_j: float, plain_lost: float, j: float, lost: float) -> float:
+    """By how many times the crowd is better off with a plan than with plain, for ``tokens`` of an
+    answer: (g0·J + lost) of plain over that of the plan, g0 being what plain brings the crowd per
+    second of J. With nobody else there it is J over J; 1 is where g(K) = g0."""
+    worth = max(tokens - plain_lost, 0.0) / plain_j
+    with_it = worth * j + lost
+    return (worth * plain_j + plain_lost) / with_it if with_it > 0 else float("inf")
