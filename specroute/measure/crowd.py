@@ -24,7 +24,7 @@ from specroute.measure.regression import Regression
 WINDOW_S = 0.25
 """The shortest window;"""
 STEPS = 4.0
-"""one is at least as long as so many tokens of a stream: what is read in a step shows at its end;"""
+"""one lasts at least as long as so many tokens: what is read in a step shows at its end;"""
 LONGEST_S = 8.0
 """one in which too little came by then is left out."""
 FEWEST = 8

@@ -17,7 +17,7 @@ from specroute.candidates import PLAIN, Candidate, Candidates
 from specroute.measure import AcceptanceCounts, Mean, Measurements, Snapshot
 from specroute.measure.crowd import NOBODY, Crowding, Pulse
 from specroute.policy.account import Account
-from specroute.policy.base import Accounting, Ask, Forecast, Plan, Policy, RoundView
+from specroute.policy.base import Accounting, Ask, Forecast, Policy, RoundView
 from specroute.policy.forecast import plain_call
 from specroute.simulate.stepping import Clock, Sequence, Stepping
 from specroute.simulate.world import runs_of

@@ -47,9 +47,7 @@ class Sequence:
 class Stepping:
     """``step``: seconds of one that reads so many prompt tokens beside so many sequences."""
 
-    def __init__(
-        self, clock: Clock, step: Callable[[float, int], float], most: int = 256
-    ) -> None:
+    def __init__(self, clock: Clock, step: Callable[[float, int], float], most: int = 256) -> None:
         self._clock, self._step, self._most = clock, step, most
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []

@@ -1,0 +1,137 @@
+"""K and speculation among other requests: the closed form against trying everything out."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+
+from specroute.config import parse_policy
+from specroute.measure import Acceptance, Estimate, Snapshot
+from specroute.measure.crowd import Crowd
+from specroute.measure.estimate import Law
+from specroute.policy.crowd import FREE, gain_of_all, rates, toll
+from specroute.policy.forecast import best_round
+from specroute.policy.make import make_policy
+from specroute.policy.objective import Objective
+from specroute.simulate.crowd import Drafts, Rush, Server, rushed
+
+SECONDS = Objective()
+
+
+def exactly(value: float) -> Estimate:
+    return Estimate.exactly(value)
+
+
+def figures(crowd: Crowd, alpha: float = 0.8, *, base: float = 0.06) -> Snapshot:
+    """Rounds of ``base`` seconds and 1 ms a token; drafting is 1 ms a token."""
+    return Snapshot(
+        acceptance=Acceptance((alpha * 1e6,) * 64, (1e6,) * 64),
+        round_law=Law(base, 0.0, 0.001),
+        draft_s=0.001,
+        crowd=crowd,
+    )
+
+
+def crowd(others: int, speculating: int, per_token: float, **more: float) -> Crowd:
+    return Crowd(
+        others=others,
+        speculating=speculating,
+        scoring=1.0,
+        rate=40.0,
+        tpot_s=0.04,
+        round_s=0.06,
+        per_token=exactly(per_token),
+        per_sequence=exactly(more.get("per_sequence", 0.0)),
+        rereads=0.0,
+    )
+
+
+@pytest.mark.parametrize("others", [0, 1, 4, 16, 64])
+@pytest.mark.parametrize("per_token", [0.0, 5e-5, 5e-4])
+@pytest.mark.parametrize("alpha", [0.5, 0.8, 0.95])
+def test_the_marginal_rule_finds_the_k_that_brings_the_crowd_most(
+    others: int, per_token: float, alpha: float
+) -> None:
+    """g(K) = (E(K) - ε(K)·Ω) / T(K), tried for every K."""
+    seen = figures(crowd(others, others // 2, per_token), alpha)
+    found = best_round(seen, 300, SECONDS)
+    lost = toll(seen, None, 0.06, 300)
+
+    def g(k: int) -> float:
+        return (sum(alpha**j for j in range(k + 1)) - lost.round(k)) / (0.06 + 0.002 * k)
+
+    best = max(range(1, 65), key=g)
+    assert g(found.k) == pytest.approx(g(best), rel=1e-3)
+
+
+def test_in_lockstep_it_is_the_scheduler_that_admits_by_survival() -> None:
+    """DSpark's Θ = τ·SPS(B) over all sets of tokens of three requests, against one threshold."""
+    alphas, fixed, each = (0.5, 0.8, 0.9), 0.05, 0.01
+
+    def theta(ks: tuple[int, ...]) -> float:
+        committed = sum(sum(a**j for j in range(k + 1)) for a, k in zip(alphas, ks, strict=True))
+        return committed / (fixed + each * sum(1 + k for k in ks))
+
+    best = max(itertools.product(range(13), repeat=3), key=theta)
+    threshold = theta(best) * each
+    assert best == tuple(sum(a**k > threshold for k in range(1, 13)) for a in alphas)
+
+
+def test_with_nobody_else_there_nothing_is_lost() -> None:
+    """The rule of a single request."""
+    seen = figures(Crowd())
+    assert toll(seen, 0.02, 0.06, 300) == FREE
+    assert gain_of_all(100, 4.0, 0.0, 2.0, 0.0) == 2.0
+
+
+def test_the_more_are_in_flight_the_smaller_k() -> None:
+    """Each token read costs everybody 0.1 ms."""
+    ks = [best_round(figures(crowd(n, n, 1e-4)), 300, SECONDS).k for n in (0, 2, 8, 32, 128)]
+    assert ks == sorted(ks, reverse=True)
+    assert ks[0] > ks[-1]
+
+
+def test_all_are_better_off_exactly_where_a_request_brings_the_crowd_more_a_second() -> None:
+    """gain > 1 iff g > g0."""
+    rng = random.Random(5)
+    for _ in range(500):
+        tokens, plain_j = 100, rng.uniform(1, 10)
+        plain_lost = rng.uniform(0, 99)
+        j, lost = rng.uniform(0.5, 20), rng.uniform(0, 300)
+        g, g0 = (tokens - lost) / j, (tokens - plain_lost) / plain_j
+        assert (gain_of_all(tokens, plain_j, plain_lost, j, lost) > 1) == (g > g0)
+
+
+def test_streams_and_those_that_wait_for_scores_are_both_held_up() -> None:
+    """Ω, tokens a second."""
+    assert rates(crowd(5, 2, 0.0), 0.04) == (3 / 0.04, 2 * 40.0)
+    assert rates(replace(crowd(5, 2, 0.0), scoring=0.5), 0.04) == (3 / 0.04, 40.0)
+
+
+def test_a_saturated_server_is_spared_sequences_but_not_reading() -> None:
+    """A token of a stream costs the others a sequence's share of the step, a drafted one only what
+    reading it takes."""
+    taken = toll(figures(crowd(63, 0, 5e-5, per_sequence=0.0006)), None, 0.06, 300)
+    assert taken.per_token == pytest.approx(63 / 0.04 * 0.0006)
+    assert taken.per_draft == pytest.approx(63 / 0.04 * 5e-5)
+
+
+LATENCY = make_policy(parse_policy("latency"))[0]
+PLAIN = make_policy(parse_policy({"preset": "fixed", "method": "plain"}))[0]
+
+
+@pytest.mark.parametrize(
+    ("server", "least"),
+    [(Server("cheap"), 1.5), (Server("dear", prefill=2000, rereads=True), 0.97)],
+)
+def test_twice_what_plain_can_serve_is_answered_at_least_as_fast(
+    server: Server, least: float
+) -> None:
+    """Where scoring costs the server less than decoding it is used, where it costs more it isn't."""
+    rush = Rush(server, Drafts("free"), 2.0, requests=150, warm=40)
+    plain, found = rushed(rush, PLAIN), rushed(rush, LATENCY)
+    assert found.throughput > least * plain.throughput
+    assert found.quantile(0.99) < 1.1 * plain.quantile(0.99)
