@@ -13,7 +13,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from specroute.draft.backoff import Backoff
 from specroute.draft.base import Committed, Prompt, Proposal, common_prefix
 from specroute.draft.crossed import Way
 from specroute.draft.decoder import Cache
+from specroute.draft.handing import Handing
 from specroute.draft.model import Model
 from specroute.draft.opening import begin
 from specroute.draft.pages import OutOfPages
@@ -80,6 +81,7 @@ class LocalDrafter:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"specroute-draft-{name}")
         self._loaded: Model | None = None
         self._stepper: Stepper | None = None
+        self._handing = Handing()
         self._keys = itertools.count()
         self._closed = False
 
@@ -128,7 +130,7 @@ class LocalDrafter:
             future = self._executor.submit(job)
         except RuntimeError as error:
             raise DraftError(f"drafter {self.name!r} is closed") from error
-        return await self._outcome(future)
+        return await self._outcome(asyncio.wrap_future(future))
 
     async def _step(self, asking: Asking[T], closed: threading.Event) -> T:
         """Draft beside all others; a cancelled caller ends its draft at its next forward."""
@@ -139,16 +141,16 @@ class LocalDrafter:
         except RuntimeError as error:
             raise DraftError(f"drafter {self.name!r} is closed") from error
         try:
-            return await self._outcome(future)
+            return await self._outcome(self._handing.awaited(future))
         except asyncio.CancelledError:
             cancelled.set()
             raise
         except Halted:
             raise DraftError("the draft was cancelled") from None
 
-    async def _outcome(self, future: Future[T]) -> T:
+    async def _outcome(self, future: asyncio.Future[T]) -> T:
         try:
-            return await asyncio.wrap_future(future)
+            return await future
         except asyncio.CancelledError:
             if self._closed:
                 raise DraftError(f"drafter {self.name!r} is closed") from None
@@ -166,7 +168,7 @@ class LocalDrafter:
             raise self._load_backoff.failed(
                 f"draft model {self._source!r} could not be loaded: {reason}"
             ) from error
-        self._stepper = Stepper(model.decoder, self.name)
+        self._stepper = Stepper(model.decoder, self.name, self._handing.flush)
         self._loaded = model
         self._load_backoff.succeeded()
 

@@ -36,8 +36,12 @@ class Halted(Exception):
 class Stepper:
     """Runs jobs on a decoder in a thread of its own, which lives while there are any."""
 
-    def __init__(self, decoder: Decoder, name: str) -> None:
+    def __init__(
+        self, decoder: Decoder, name: str, passed: Callable[[], None] = lambda: None
+    ) -> None:
+        """``passed`` is called when jobs may have ended: after a pass, and when some joined."""
         self.decoder = decoder
+        self._passed = passed
         self.steps = 0
         """Passes through the model so far; with ``decoder.forwarded``, how full they were."""
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"specroute-step-{name}")
@@ -76,9 +80,11 @@ class Stepper:
                         if self._closed or job.gone():
                             job.fail(Halted())
                     active = self._still(active)
+                    self._passed()
                     if active:
                         self._step(active)
                         active = self._still(active)
+                        self._passed()
         except BaseException as error:  # not a model's fault: nobody may wait for ever
             with self._lock:
                 self._running = False
@@ -87,6 +93,7 @@ class Stepper:
             for job in jobs:
                 if not job.over:
                     job.future.set_exception(error)
+            self._passed()
             raise
 
     def _joined(self, active: list[_Job[Any]]) -> bool:
