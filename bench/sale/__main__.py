@@ -73,7 +73,9 @@ async def overloaded(
     rows = []
     for setting in settings:
         began = time.perf_counter()
-        found = await run(setting, pace, asked, moments, progress(setting.name, len(asked)))
+        found = await run(
+            setting, pace, asked, moments, CALM * c, progress(setting.name, len(asked))
+        )
         plain = plain or found
         rows.append(row(found, plain, own))
         took = time.perf_counter() - began
@@ -90,7 +92,9 @@ async def risen(
     plain: Outcome | None = None
     before, after = [], []
     for setting in settings:
-        found = await run(setting, pace, asked, moments, progress(setting.name, len(asked)))
+        found = await run(
+            setting, pace, asked, moments, CALM * c, progress(setting.name, len(asked))
+        )
         plain = plain or found
         first, second = (row(part, whole, texts) for part, whole, texts in (
             (found.part(0, calm, moments), plain.part(0, calm, moments), own[:calm]),

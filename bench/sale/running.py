@@ -18,7 +18,7 @@ from typing import Any
 import openai
 
 from bench.sale.settings import FLEET, LOCAL, NGRAM, Setting
-from bench.sale.traffic import Answer, Messages, ask, warming
+from bench.sale.traffic import Answer, Messages, arrivals, ask, warming
 from specroute import AsyncSpecRoute
 from specroute.reference.access_log import Record
 from specroute.reference.bundled import draft_dir, target_dir
@@ -30,6 +30,8 @@ DRAFT = {"input": 0.5, "cached_input": 0.05, "output": 2.5}
 fifth of it and cached input a tenth of that, as at large providers."""
 DRAFT_PACE = "tpot=4ms,rtt=10ms,prefill=200000,load=0.1ms"
 """The fleet's: a tenth of the target's step, and room for all."""
+WARMING = 12
+"""Calm requests before: a client that has seen nothing yet goes plain."""
 MAX_BATCH = 256
 """Sequences that a server steps together, as vLLM's ``max_num_seqs``; others queue."""
 
@@ -136,9 +138,10 @@ async def run(
     pace: str,
     asked: Sequence[Messages],
     moments: Sequence[float],
+    calm_rate: float,
     progress: Callable[[int], None],
 ) -> Outcome:
-    """Start the servers, warm up, and let everybody arrive at their moments."""
+    """Start the servers, let some come at the calm rate, then everybody at their moments."""
     with ExitStack() as stack:
         target = stack.enter_context(server(target_dir(), pace, "target"))
         fleet = None
@@ -155,8 +158,9 @@ async def run(
             if setting.policy is not None:
                 for problem in await client.warm_up():
                     print(f"  {setting.name}: {problem}", file=sys.stderr)
-            for messages in warming(3):
-                await ask(client, model, messages, time.perf_counter())
+            now = time.perf_counter()
+            calm = zip(warming(WARMING), arrivals([calm_rate] * WARMING), strict=True)
+            await asyncio.gather(*(ask(client, model, m, now + at) for m, at in calm))
             before = [len(each.log) for each in (target, fleet) if each]
             read = _forwarded(client)
             cpu = _cpu()
