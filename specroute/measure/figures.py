@@ -89,6 +89,8 @@ class Snapshot:
     """Tokens of a prediction."""
     predicted_tpot: Estimate | None = None
     """Seconds a token of an answer with a prediction."""
+    idle: int = 0
+    """Requests planned with speculation since a stream of the target's own was timed."""
     in_flight: float = 0
     """Other requests of this client now under way at the target."""
     crowd: Crowd = NOBODY

@@ -31,13 +31,25 @@ def _first_draft_law() -> Regression:
 class Target:
     """What is known of one target whatever is drafted: pace, refusals, what it caches."""
 
-    __slots__ = ("cached", "crowd", "failed", "in_flight", "limited", "seen_at", "tpot", "ttft")
+    __slots__ = (
+        "cached",
+        "crowd",
+        "failed",
+        "idle",
+        "in_flight",
+        "limited",
+        "seen_at",
+        "tpot",
+        "ttft",
+    )
 
     def __init__(self) -> None:
         self.ttft, self.tpot = _ttft_law(), _tpot_law()
         self.failed, self.limited = Share(), Share()
         self.cached: dict[str, Share] = {}
         self.in_flight = 0
+        self.idle = 0
+        """Requests planned with speculation since a stream of its own was timed."""
         self.crowd = Crowding(self.tpot)
         self.seen_at = 0.0
 

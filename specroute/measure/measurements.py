@@ -32,6 +32,8 @@ _FADES, _RESTED = 0.975, 4
 """What evidence of rounds keeps of its weight with each request that makes none; every so many."""
 _SETTLED = 4.0
 """Answers behind a target's law before classes are compared with it."""
+_QUICKER = 0.8
+"""Of a pace that isn't timed all the time: a stream that is quicker than that is news."""
 _BLOCK = 16
 """Prompt tokens that a server caches, or doesn't, as one (vLLM's default; others have more)."""
 _ROUGH = 0.1
@@ -115,7 +117,8 @@ class Measurements:
     def attempted(self, attempts: Iterable[Attempt], at: float = 0.0) -> None:
         """One request's calls that left for providers: what failed, what was refused, what was
         cached. Its first scoring request finds no more in a cache than a plain call would, so it
-        counts as one."""
+        counts as one; a stream that takes over finds what the scoring requests have left there, as
+        another of them would."""
         first = True
         for attempt in attempts:
             if attempt.outcome in ("cancelled", "abandoned"):
@@ -124,6 +127,8 @@ class Measurements:
             if usage.prompt_tokens and usage.cached_tokens is not None:
                 if purpose == "score" and first:
                     purpose, first = "plain", False
+                elif purpose == "handover":
+                    purpose = "score"
                 part = min(1.0, usage.cached_tokens / usage.prompt_tokens)
             blocks = (usage.prompt_tokens or 0) / _BLOCK
             self.called(attempt.target, attempt.outcome, purpose, part, blocks, at)
@@ -193,11 +198,19 @@ class Measurements:
         token after ``context`` tokens, and per token of the ``tokens`` that came."""
         seen, own = self.targets[target], self.own_class(target, traffic)
         seen.seen_at = own.seen_at = at
+        idle, seen.idle = seen.idle, 0
         if ttft_s is not None and ttft_s > 0:
             seen.ttft.add(context, in_flight, ttft_s)
             _compare(own.ttft, seen.ttft, context, in_flight, ttft_s, 1.0)
         if tpot_s is not None and tpot_s > 0 and tokens >= SHORT:
             weight = min(1.0, tokens / _STEADY)
+            law = seen.tpot.law()
+            if law is not None and (idle or law.weight < _SETTLED):
+                usual = law.mean_at(context, in_flight) * own.tpot.estimate(seen.tpot.epoch).mean
+                if tpot_s < _QUICKER * usual:
+                    # Noise makes a stream slower, never quicker than the target can: no need to
+                    # wait for more of them.
+                    seen.tpot.start_anew()
             seen.tpot.add(context, in_flight, tpot_s, weight)
             _compare(own.tpot, seen.tpot, context, in_flight, tpot_s, weight)
         if self.heard is not None:
@@ -442,11 +455,19 @@ class Measurements:
     def planned(
         self, target: str, drafter: str, traffic: str, *, tried: bool, how: str = ""
     ) -> None:
-        """A plan was made; ``tried``: with speculation. What isn't tried is less and less sure."""
+        """A plan was made; ``tried``: with speculation. What isn't tried is less and less sure, and
+        so is plain's pace while speculation is all that is tried."""
         key = (target, drafter, traffic)
         if key not in self.since:
             _make_room(self.since, MOST_CLASSES)
         since = self.since[key] = 0 if tried else self.since[key] + 1
+        if tried:
+            seen = self.targets[target]
+            seen.idle += 1
+            if seen.idle % _RESTED == 0:
+                for law in (seen.ttft, seen.tpot):
+                    if law.weight > 1.0:
+                        law.forget(_FADES**_RESTED)
         if since and since % _RESTED == 0:
             rounds = self.rounds.get((target, drafter, how, traffic))
             if rounds is not None:

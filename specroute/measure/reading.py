@@ -6,7 +6,7 @@ alone: nothing is estimated here.
 
 from __future__ import annotations
 
-from math import hypot
+from math import hypot, sqrt
 from typing import TYPE_CHECKING
 
 from specroute.measure.acceptance import Acceptance
@@ -23,6 +23,8 @@ from specroute.measure.traffic import lineage
 if TYPE_CHECKING:
     from specroute.measure.measurements import Measurements
 
+WANDERS = 0.015
+"""By what share a plain pace changes from one request to the next, about (a standard deviation)."""
 _LENT_ANSWERS = 2.0
 """Answers that a coarser class's mean length counts as."""
 
@@ -42,8 +44,8 @@ def read(
     mine = rounds if measured.rounds.get((target, drafter, how, traffic)) is rounds else _NO_ROUNDS
     prediction = _prediction(measured, target, drafter, names)
     in_flight = max(seen.in_flight - 1, 0)
-    ttft = scaled(seen.ttft.law(), own.ttft.estimate(seen.ttft.epoch))
-    tpot = scaled(seen.tpot.law(), own.tpot.estimate(seen.tpot.epoch))
+    ttft = scaled(seen.ttft.law(), stale(own.ttft.estimate(seen.ttft.epoch), seen.idle))
+    tpot = scaled(seen.tpot.law(), stale(own.tpot.estimate(seen.tpot.epoch), seen.idle))
     at = (prompt_tokens, in_flight) if prompt_tokens else seen.ttft.ordinary
     answer = _answer(measured, target, names)
     law = _round_law_now(seen, judged)
@@ -74,6 +76,7 @@ def read(
         draw=judged.draw.estimate(),
         failures=seen.failed.estimate(),
         limited=seen.limited.estimate(),
+        idle=seen.idle,
         in_flight=in_flight,
         crowd=seen.crowd.frozen(target, draft.crowd) if in_flight else NOBODY,
         prompt_tokens=prompt_tokens,
@@ -82,6 +85,15 @@ def read(
         predicted_tpot=None if prediction is None else prediction.tpot.estimate(),
         by_temperature=_by_temperature(measured, target, drafter, how),
     )
+
+
+def stale(factor: Estimate, idle: int) -> Estimate:
+    """A factor on a plain pace that hasn't been timed for ``idle`` requests: it may have wandered
+    off as a random walk does, by ``WANDERS`` a request."""
+    if not idle:
+        return factor
+    half = hypot((factor.high - factor.low) / 2, Z * WANDERS * sqrt(idle) * factor.mean)
+    return Estimate.around(factor.mean, half / Z, factor.weight)
 
 
 def _answer(measured: Measurements, target: str, names: tuple[str, ...]) -> Estimate | None:

@@ -86,6 +86,11 @@ class Regression:
         self._take(x, y, value, weight)
         return False
 
+    def start_anew(self) -> None:
+        """What was seen no longer holds."""
+        self.epoch += 1
+        self._clear()
+
     def forget(self, share: float) -> None:
         """Let what was seen count for ``share`` of its weight."""
         self._a = [v * share for v in self._a]

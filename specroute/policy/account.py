@@ -1,10 +1,10 @@
 """What speculation has won or lost against plain so far: how much may be risked on learning more.
 
 A token bucket in the objective's seconds. Every request pays a small share of its plain price in,
-wins pay in, losses are paid out of it, and it never holds more than a few requests' worth. So
-however wrong a plan's figures are, and however often they turn out wrong, the loss against plain
-stays within that share of all that was spent, and a few requests. A second bucket, in dollars, does
-the same for ``max_cost_ratio``. Pure.
+the first ones more of it, wins pay in, losses are paid out of it, and it never holds more than a
+few requests' worth. So however wrong a plan's figures are, and however often they turn out wrong,
+the loss against plain stays within a small share of what was spent until then, and what one request
+loses beyond its forecast. A second bucket, in dollars, does the same for ``max_cost_ratio``. Pure.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import math
 from dataclasses import dataclass, replace
 
 CAP = 1.5
-"""What the bucket holds at most: so many plain requests;"""
-START = 0.5
-"""and at first."""
+"""What the bucket holds at most: so many plain requests."""
+EARLY = 3.0
+"""How many times the share the first requests pay in (of dollars, twice),"""
+LENT = 0.5
+"""until they have paid so many plain requests more than the others do."""
 
 Key = tuple[str | None, str, str | None]
 """A plan's target, method and drafter."""
@@ -44,17 +46,20 @@ class Settled:
 class Account:
     """One traffic class's account, in seconds of J."""
 
-    allowance: float | None = None
-    """What may still be lost; ``None`` before anything was settled. Below 0 nothing but plain is
-    chosen, until it has filled again."""
-    dollars: float | None = None
-    """Dollars that were allowed and not spent; ``None`` as above."""
+    allowance: float = 0.0
+    """What may still be lost. Below 0 nothing but plain is chosen, until it has filled again."""
+    dollars: float = 0.0
+    """Dollars that were allowed and not spent."""
+    lent: float = 0.0
+    """What the first requests have paid in beyond the usual share, in plain requests."""
     spent: float = 0.0
     """All that was spent;"""
     yardstick: float = 0.0
     """what of it on plain calls where speculation pays,"""
     strayed: float = 0.0
-    """and what of it, as expected, beyond the best plans."""
+    """what of it, as expected, beyond the best plans,"""
+    timed: float = 0.0
+    """and beyond them on plain calls that may turn out the best."""
     last: Key | None = None
     """What was done last."""
     trying: bool = False
@@ -68,25 +73,25 @@ class Account:
             trying=tried,
             yardstick=math.inf if yardstick else self.yardstick,
             strayed=math.inf if strays else self.strayed,
+            timed=math.inf if strays else self.timed,
         )
-
-    def risk(self, plain_j: float) -> float:
-        """What may be lost now, where a plain request costs ``plain_j``."""
-        return START * plain_j if self.allowance is None else self.allowance
-
-    def purse(self, plain_dollars: float) -> float:
-        """Dollars that may be spent beyond plain's now."""
-        return START * plain_dollars if self.dollars is None else self.dollars
 
     def settle(self, ended: Settled, share: float) -> Account:
         """The account after a request; ``share`` of its plain price is paid in."""
+        early = min((EARLY - 1) * share, LENT - self.lent)
         won = 0.0 if ended.plain else ended.plain_j - ended.j
-        full = CAP * ended.plain_j
-        allowance = min(full, self.risk(ended.plain_j) + share * ended.plain_j + won)
+        paid = (share + early) * ended.plain_j
         dollars, plain = self.dollars, ended.plain_dollars
         if ended.allowed and ended.dollars is not None and plain is not None:
-            left = ended.allowed * plain - (plain if ended.plain else ended.dollars)
-            dollars = min(CAP * plain, self.purse(plain) + left)
-        yardstick = self.yardstick + (ended.j if ended.yardstick else 0.0)
-        strayed = self.strayed + ended.strays
-        return Account(allowance, dollars, self.spent + ended.j, yardstick, strayed, ended.key)
+            left = (ended.allowed + early / 2) * plain - (plain if ended.plain else ended.dollars)
+            dollars = min(CAP * plain, dollars + left)
+        return Account(
+            min(CAP * ended.plain_j, self.allowance + paid + won),
+            dollars,
+            self.lent + early,
+            self.spent + ended.j,
+            self.yardstick + (ended.j if ended.yardstick else 0.0),
+            self.strayed + (0.0 if ended.plain else ended.strays),
+            self.timed + (ended.strays if ended.plain else 0.0),
+            ended.key,
+        )

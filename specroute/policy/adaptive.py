@@ -19,23 +19,24 @@ from specroute.measure import Snapshot
 from specroute.measure.crowd import Crowd
 from specroute.policy.account import Account, Settled
 from specroute.policy.base import Ask, Figures, Plan, RoundView
-from specroute.policy.chance import drawn
+from specroute.policy.chance import drawn, drawn_pace
 from specroute.policy.crowd import gain_of_all
-from specroute.policy.forecast import best_round, plain_pace
 from specroute.policy.forecasts import FORECASTS
-from specroute.policy.next_round import TRIAL_ROUNDS, next_k
+from specroute.policy.next_round import next_k
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import Offer
 from specroute.policy.targets import choose_target
 from specroute.policy.temperature import choose_temperature
+from specroute.policy.trial import most_of_a_round, of_request, rounds_for, trial_k
+from specroute.policy.within import HARD, hopeless, unpriced, within
 from specroute.types import Method
 
-_TRIAL_K = (2, 16)
-"""The smallest and the largest K of a trial."""
-_HARD = ("the deadline", "the most it may cost")
-"""Limits that no trial may break either, whatever it may turn out to be."""
-_BY_FAR = 1.5
-"""A plan that exceeds a limit by more than this isn't looked at again with drawn figures."""
+_BY_ACCEPTANCE = (Method.SCORE, Method.PREFIX, Method.CASCADE, Method.JUDGE, Method.RACE)
+_TRIAL_LANES = 2
+"""Lanes of a trial, at most."""
+STRAYS = 0.5
+"""Plain requests that may be spent beyond the best plans, more than the share for it: on other
+plans and on plain calls, each. They say early which is the best."""
 _SHORT_OF = 0.01
 """By how much the mean is kept below max_cost_ratio."""
 _STICK = 0.98
@@ -43,10 +44,6 @@ _STICK = 0.98
 _OF_ALL = (0.97, 1.03)
 """The least pace of all requests at a target against plain's, to go on speculating, and to begin
 to."""
-_WEIGHTS = (1000.0, 30.0, 6.0, 2.0)
-"""Factors on λ that are tried where the best settings would cost too much,"""
-_LIGHTER = (0.001, 0.03, 0.15, 0.5)
-"""or take too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +59,10 @@ class _Choice:
     gain: float
     """J of plain over its own."""
     trial: bool = False
+    tries: int = 0
+    """Its rounds."""
     strays: float = 0.0
     """J expected beyond the best choice's."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Broken:
-    """A plan that keeps no limit: which, and by how many times it is exceeded at least."""
-
-    limit: str
-    by: float
-
-    def __str__(self) -> str:
-        return self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +73,7 @@ class Adaptive:
     min_speedup: float = 1.02
     """Speculation starts where it is predicted to win by this; it goes on while it wins at all."""
     exploration: float = 0.005
-    """The share of all J that trials may lose, beside the account's first filling."""
+    """The share of all J that trials may lose; a few times that over the first requests."""
     plain_share: float = 0.005
     """The share of all J that plain calls may take where speculation pays, to keep their pace
     known."""
@@ -129,7 +117,10 @@ class Adaptive:
                 choices.append(found)
         if not choices:
             return self._plain(plain, said[1] or "its rounds are timed first")
-        best, account = self._drawn(choices, ask.account), ask.account
+        best, account = self._drawn(choices, ask, plain_j, figures(PLAIN), rng), ask.account
+        if best.candidate == PLAIN:
+            said_why = f"plain's pace is timed again, since it may be better; {_wins(best)}"
+            return replace(self._plain(plain, said_why), strays=best.strays)
         if best.trial:
             return self._planned(best, plain, _trial_reason(best))
         at = None
@@ -142,20 +133,38 @@ class Adaptive:
         plan = self._planned(best, plain, _reason(best, plain))
         return plan if at is None else replace(plan, draft_temperature=at)
 
-    def _drawn(self, choices: list[_Choice], account: Account) -> _Choice:
-        """The choice with the least drawn J. One that wins, but less than another is expected to,
-        is taken while what that costs stays within the share for exploration."""
-        drawn_best = min(choices, key=lambda choice: choice.sort)
+    def _drawn(
+        self,
+        choices: list[_Choice],
+        ask: Ask,
+        plain_j: float,
+        plain_seen: Snapshot,
+        rng: random.Random,
+    ) -> _Choice:
+        """The choice with the least drawn J, a plain call's among them: its pace, too, is only
+        known so well. What is expected to be worse than the best is taken while what that costs
+        stays within the share for it."""
         wins = [choice for choice in choices if not choice.trial]
         if not wins:
-            return drawn_best
-        best = min(wins, key=lambda choice: choice.j)
+            return min(choices, key=lambda choice: choice.sort)
+        best, account = min(wins, key=lambda choice: choice.j), ask.account
+        drawn_best = min(choices, key=lambda choice: choice.sort)
+        left = self.plain_share * account.spent + STRAYS * plain_j - account.timed
+        if plain_j - best.j <= left:
+            drawn_plain = FORECASTS[Method.PLAIN](drawn_pace(plain_seen, rng), ask, self.objective)
+            sort = math.inf if drawn_plain is None else self.objective.j(drawn_plain.forecast)
+            if drawn_plain is not None and sort < drawn_best.sort:
+                found = _Choice(sort, PLAIN, drawn_plain, self.objective, plain_j, plain_j / best.j)
+                return replace(found, strays=max(plain_j - best.j, 0.0))
         strays = drawn_best.j - best.j
         if strays <= 0:
             return drawn_best
-        if account.strayed + strays > self.exploration * account.spent:
-            return best
-        return replace(drawn_best, strays=strays)
+        stray = strays <= self._may_stray(account, plain_j)
+        return replace(drawn_best, strays=strays) if stray else best
+
+    def _may_stray(self, account: Account, plain_j: float) -> float:
+        """J that may yet be spent beyond the best plans'."""
+        return self.exploration * account.spent + STRAYS * plain_j - account.strayed
 
     def _weighed(
         self,
@@ -167,11 +176,11 @@ class Adaptive:
     ) -> _Choice | tuple[float, str]:
         """A candidate as a choice, or (its gain, one sentence why it is none)."""
         plain, plain_j = yardstick.forecast, self.objective.j(yardstick.forecast)
-        found = self._offer(candidate, seen, ask, plain)
+        found = within(candidate, seen, ask, plain, self.objective)
         if found is None:
             return 0.0, ""
         account = ask.account
-        risk = account.risk(plain_j)
+        risk = account.allowance
         gain, said, j = 0.0, f"{_named(candidate)} would break {found}", math.inf
         if isinstance(found, tuple):
             offer, objective = found
@@ -181,32 +190,33 @@ class Adaptive:
             of_all = self._gain_of_all(offer, yardstick, ask.answer_tokens(seen))
             if of_all < (_OF_ALL[0] if last else _OF_ALL[1]) and gain > 1:
                 return gain, _lowers(candidate, gain, of_all)
-            if j < (plain_j if last else plain_j / self.min_speedup):
-                if account.trying and untried(candidate, seen):
-                    return gain, f"{_named(candidate)} is being tried by another request"
+            wins = j < (plain_j if last else plain_j / self.min_speedup)
+            if wins and not untried(candidate, seen):
                 if risk < 0:
-                    return gain, f"{_named(candidate)} has lately lost more than its figures say"
+                    return gain, f"{_named(candidate)} has lately lost more than was predicted"
                 sort = j
-                if account.strayed < self.exploration * account.spent:
+                if self._may_stray(account, plain_j) > 0:
                     sort = min(self._drawn_j(candidate, seen, ask, plain, rng), 2 * j)
                 sort *= _STICK if last else 1.0
                 return _Choice(sort, candidate, offer, objective, j, gain)
-        elif found.limit in _HARD or _hopeless(found, seen):
+        elif found.limit in HARD or hopeless(found, seen):
             return gain, said
         if risk > 0 and not account.trying:
-            chance = self._offer(candidate, drawn(seen, rng), ask, plain)
+            chance = within(candidate, drawn(seen, rng), ask, plain, self.objective)
             if isinstance(chance, tuple):
                 offer, objective = chance
                 sort = self.objective.j(offer.forecast)
-                loss = self._trial_loss(candidate, seen, ask, offer, plain)
-                tried = self.objective.j(loss) <= risk and self._affords(loss, plain, account)
+                loss = self._may_lose(candidate, seen, ask, offer, plain)
+                lost = self.objective.j(loss)
+                tried = lost <= risk and self._affords(loss, plain, account)
                 of_all = self._gain_of_all(offer, yardstick, ask.answer_tokens(seen))
                 tried = tried and of_all > _OF_ALL[1]
                 if sort < plain_j / self.min_speedup and tried:
                     # A trial that loses is a few rounds, and plain from there on. What a server
                     # caches is known after one, so that one is no question of straying.
-                    j = 0.0 if _unpriced(seen) else min(j, plain_j + self.objective.j(loss))
-                    return _Choice(sort, candidate, offer, objective, j, gain, trial=True)
+                    j = 0.0 if unpriced(seen) else min(j, plain_j + lost)
+                    tries = rounds_for(lost, risk)
+                    return _Choice(sort, candidate, offer, objective, j, gain, True, tries)
         return gain, said
 
     def _gain_of_all(self, offer: Offer, plain: Offer, tokens: float) -> float:
@@ -223,86 +233,28 @@ class Adaptive:
         plain: Forecast,
         rng: random.Random,
     ) -> float:
-        chance = self._offer(candidate, drawn(seen, rng), ask, plain)
+        chance = within(candidate, drawn(seen, rng), ask, plain, self.objective)
         return self.objective.j(chance[0].forecast) if isinstance(chance, tuple) else math.inf
-
-    def _offer(
-        self, candidate: Candidate, seen: Snapshot, ask: Ask, plain: Forecast
-    ) -> tuple[Offer, Objective] | _Broken | None:
-        """The best offer that keeps every limit and the objective whose K it has; the limit that
-        all would break; ``None`` where the figures don't suffice."""
-        offer = FORECASTS[candidate.method](seen, ask, self.objective)
-        if offer is None:
-            return None
-        broken = self._breaks(offer.forecast, plain, ask)
-        if broken is None:
-            return offer, self.objective
-        if broken in _HARD or offer.forecast.dollars is None:
-            return _Broken(broken, 1.0)
-        # The limit's own side alone, then what lies between: few plans get past the first.
-        found: tuple[Offer, Objective] | None = None
-        for weight in _WEIGHTS if broken.startswith("max_cost") else _LIGHTER:
-            usd = self.objective.usd_per_second / weight
-            objective = replace(self.objective, usd_per_second=usd)
-            offer = FORECASTS[candidate.method](seen, ask, objective)
-            if offer is None or self._breaks(offer.forecast, plain, ask) is not None:
-                break
-            found = offer, objective
-        if found is not None:
-            return found
-        by = self.objective.excess(offer.forecast, plain) if offer is not None else 1.0
-        return _Broken(broken, by)
-
-    def _breaks(self, forecast: Forecast, plain: Forecast, ask: Ask) -> str | None:
-        """The limit that a plan would break, in a few words."""
-        if ask.seconds is not None and forecast.seconds > ask.seconds >= plain.seconds:
-            return _HARD[0]
-        if ask.dollars is not None and (forecast.dollars is None or forecast.dollars > ask.dollars):
-            return _HARD[1]
-        if self.objective.max_cost_ratio and forecast.dollars is not None:
-            most = plain.dollars
-            if most is not None and ask.account.purse(most) < 0 and forecast.dollars > most:
-                return "max_cost_ratio, which requests before it have used up"
-        return self.objective.broken(forecast, plain)
 
     def _affords(self, loss: Forecast, plain: Forecast, account: Account) -> bool:
         """Whether what a trial may lose in dollars is left of what max_cost_ratio allowed."""
         if not self.objective.max_cost_ratio or loss.dollars is None or plain.dollars is None:
             return True
-        return loss.dollars <= account.purse(plain.dollars)
+        return loss.dollars <= account.dollars
 
-    def _trial_loss(
+    def _may_lose(
         self, candidate: Candidate, seen: Snapshot, ask: Ask, offer: Offer, plain: Forecast
     ) -> Forecast:
-        """What a trial is expected to lose: its rounds against what they commit, and a stream
-        started anew; of a method without rounds, the whole request's."""
-        if not offer.k or candidate.method is not Method.SCORE:
-            usual = FORECASTS[candidate.method](seen, ask, self.objective) or offer
-            found, dollars = usual.forecast, None
-            if found.dollars is not None and plain.dollars is not None:
-                dollars = max(0.0, found.dollars - plain.dollars)
-            return Forecast(max(0.0, found.seconds - plain.seconds), dollars)
-        k = self._trial_k(offer.k)
-        tried = best_round(seen, ask.context, self.objective, limit=k)
-        ttft_s, tpot_s = plain_pace(seen)
-        each = tpot_s or plain.seconds / ask.answer_tokens(seen)
-        seconds = TRIAL_ROUNDS * max(0.0, tried.seconds - tried.tokens * each) + (ttft_s or 0.0)
-        if seen.usd_in is None or seen.usd_out is None:
-            return Forecast(seconds)
-        prompt = (seen.usd_round_prompt or 0.0) * ask.context
-        paid = tried.prompts * (prompt + seen.usd_out) + tried.k * seen.usd_in
-        dollars = TRIAL_ROUNDS * max(0.0, paid - tried.tokens * seen.usd_out) + prompt
-        return Forecast(seconds, dollars)
-
-    def _trial_k(self, k: int) -> int:
-        most = self.objective.max_num_speculative_tokens
-        return min(max(k, _TRIAL_K[0]), _TRIAL_K[1], max(most, 1))
+        if candidate.method is Method.SCORE and offer.k:
+            k = trial_k(offer.k, self.objective)
+            return most_of_a_round(seen, ask, k, plain, offer.depth)
+        return of_request(FORECASTS[candidate.method](seen, ask, self.objective) or offer, plain)
 
     def _planned(self, choice: _Choice, plain: Forecast, reason: str) -> Plan:
         candidate, offer = choice.candidate, choice.offer
         k = offer.k
         if choice.trial and k and candidate.method is Method.SCORE:
-            k = self._trial_k(k)
+            k = trial_k(k, self.objective)
         other = choice.objective.usd_per_second
         return Plan(
             candidate.method,
@@ -310,7 +262,7 @@ class Adaptive:
             k,
             reason,
             target=candidate.target,
-            lanes=offer.lanes,
+            lanes=min(offer.lanes, _TRIAL_LANES) if choice.trial else offer.lanes,
             chunk=offer.chunk,
             worth=offer.worth,
             depth=offer.depth,
@@ -318,6 +270,7 @@ class Adaptive:
             predicted=offer.forecast,
             plain=plain,
             trial=choice.trial,
+            tries=choice.tries,
             strays=choice.strays,
             usd_per_second=other if other != self.objective.usd_per_second else None,
         )
@@ -361,18 +314,9 @@ class Adaptive:
 
 def untried(candidate: Candidate, seen: Snapshot) -> bool:
     """Whether a plan's forecast rests on hope alone: no draft of it was ever judged."""
-    return candidate.method is Method.SCORE and seen.acceptance.weight < 1
-
-
-def _hopeless(broken: _Broken, seen: Snapshot) -> bool:
-    """Whether no draw would bring a plan within its limit: one that is exceeded by far, and not
-    for want of knowing what the server caches."""
-    return broken.by > _BY_FAR and not _unpriced(seen)
-
-
-def _unpriced(seen: Snapshot) -> bool:
-    """Whether nothing is known yet of what the server's cache takes off a round's price."""
-    return seen.round_cached is None and seen.usd_cached is not None
+    if candidate.method is Method.PREDICT:
+        return seen.predicted is None
+    return candidate.method in _BY_ACCEPTANCE and seen.acceptance.weight < 1
 
 
 def _named(candidate: Candidate) -> str:
@@ -403,6 +347,10 @@ def _trial_reason(choice: _Choice) -> str:
         f"{_pace(choice)} is tried: it is predicted at {choice.gain:.2f} times the plain pace, and "
         "may be better than that"
     )
+
+
+def _wins(choice: _Choice) -> str:
+    return f"others are predicted at {choice.gain:.2f} times its pace"
 
 
 def _loses(candidate: Candidate, gain: float) -> str:

@@ -52,6 +52,8 @@ class Plan:
     """Of a plain call to the request's own target: the yardstick."""
     trial: bool = False
     """Chosen to learn something; it is not expected to win."""
+    tries: int = 0
+    """Rounds after which a trial that doesn't win goes plain."""
     yardstick: bool = False
     """Plain, only to keep plain's pace known."""
     strays: float = 0.0

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 
-from specroute.measure import Acceptance, Estimate, Snapshot
+from specroute.measure import Acceptance, Estimate, Law, Snapshot
 
 HOPE = 0.85
 """Per-token acceptance assumed where none was measured: optimistic, so that it gets tried."""
@@ -22,6 +22,8 @@ _PSEUDO = 2.0
 """Judged tokens that the rate over all positions counts as, at a position with none."""
 _MOST_KEPT = 64
 """Survivals kept, so that they needn't be worked out again."""
+CHANGES = 0.001
+"""The chance, a request, that a target's pace has changed at once."""
 _LEAST = 0.1
 """The smallest factor that a round's time is drawn with."""
 _UNTIMED = 0.3
@@ -160,6 +162,28 @@ def drawn(figures: Snapshot, rng: random.Random) -> Snapshot:
         draft_s=draft_s,
         round_cached=cached,
     )
+
+
+def drawn_pace(figures: Snapshot, rng: random.Random) -> Snapshot:
+    """``figures`` with a plain call's pace as it may be. One that hasn't been timed for long may
+    have changed at once, too: then the target may stream at any pace quicker than it did."""
+    changed = 1.0
+    if rng.random() < CHANGES * figures.idle:
+        changed = max(rng.random(), _LEAST)
+    ttft, tpot = figures.ttft_law, figures.tpot_law
+    return _changed(
+        figures,
+        ttft_law=None if ttft is None else _drawn_at(ttft, figures, rng),
+        tpot_law=None if tpot is None else _drawn_at(tpot, figures, rng, changed),
+    )
+
+
+def _drawn_at(law: Law, figures: Snapshot, rng: random.Random, changed: float = 1.0) -> Law:
+    """A law that is drawn at the request at hand."""
+    usual = law.at(figures.prompt_tokens, figures.in_flight)
+    factor = max(_LEAST, usual.draw(rng) / usual.mean) if usual.mean > 0 else 1.0
+    exact = Estimate.exactly(law.factor.mean * factor * changed)
+    return replace(law, factor=exact, covariance=(0.0,) * 6)
 
 
 _FIELDS = tuple(field.name for field in fields(Snapshot))

@@ -23,7 +23,7 @@ from specroute.policy.offer import UNTRIED_DRAFT_S, Offer
 
 DEPTHS = (2, 3, 4, 6)
 KS = (2, 4, 8, 16, 32)
-HORIZON = 96
+HORIZON = 48
 """Tokens of a run that are reckoned with one by one; those after them by their last rate."""
 NEGLIGIBLE = 0.04
 """Chances of reaching a token from which on they are, too."""

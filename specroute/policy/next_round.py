@@ -15,8 +15,6 @@ from specroute.policy.forecast_flight import best_flight
 from specroute.policy.objective import Objective
 from specroute.types import Method
 
-TRIAL_ROUNDS = 2
-"""Rounds after which a trial that loses goes plain."""
 _MIN_ROUNDS = 2
 """Rounds before a request's own evidence may end its speculation."""
 _POOLED_ROUNDS = 3.0
@@ -30,6 +28,7 @@ def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds
     Methods other than ``score`` keep to their plan."""
     plan = view.plan
     trial = plan is not None and plan.trial
+    tries = max(plan.tries, 1) if plan is not None and trial else _MIN_ROUNDS
     most = plan.max_rounds if plan is not None else max_rounds
     if most and view.rounds >= most:
         return 0
@@ -41,7 +40,7 @@ def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds
     if plan is not None and plan.usd_per_second is not None:
         objective = replace(objective, usd_per_second=plan.usd_per_second)
     limit = objective.max_num_speculative_tokens
-    if trial and view.rounds < TRIAL_ROUNDS and plan is not None:
+    if trial and view.rounds < tries and plan is not None:
         limit = min(limit, max(plan.k, 1))
     if view.remaining is not None:
         limit = min(limit, max(view.remaining - 1, 1))
@@ -74,9 +73,9 @@ def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds
         )
         best = best if flight is None else flight.run
     ttft_s, tpot_s = plain_pace(snapshot)
-    if trial and view.rounds < TRIAL_ROUNDS and plan is not None:
+    if trial and view.rounds < tries and plan is not None:
         return limit
-    if tpot_s is None or view.rounds < _MIN_ROUNDS:
+    if tpot_s is None or view.rounds < tries:
         return max(best.k, 1)
     weigh = asked.weigh
     paid = (best.j - best.seconds) * objective.usd_per_second

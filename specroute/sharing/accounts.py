@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Protocol
 
-from specroute.policy.account import CAP, Account
+from specroute.policy.account import CAP, LENT, Account
 
 MOST_UNTOLD = 4096
 """Classes whose changes wait to be told."""
@@ -59,6 +59,8 @@ class Change:
     spent: float
     yardstick: float
     strayed: float
+    timed: float
+    lent: float
     plain_j: float
     """J of a plain request, of the largest of them."""
     dollars: float | None = None
@@ -70,13 +72,15 @@ class Change:
     ) -> Change:
         """What one request, whose plain call would have cost so much, has changed."""
         dollars = None
-        if after.dollars is not None and plain_dollars is not None:
-            dollars = after.dollars - before.purse(plain_dollars)
+        if plain_dollars is not None:
+            dollars = after.dollars - before.dollars
         return cls(
-            after.risk(plain_j) - before.risk(plain_j),
+            after.allowance - before.allowance,
             after.spent - before.spent,
             after.yardstick - before.yardstick,
             after.strayed - before.strayed,
+            after.timed - before.timed,
+            after.lent - before.lent,
             plain_j,
             dollars,
             plain_dollars,
@@ -93,6 +97,8 @@ class Change:
             self.spent + later.spent,
             self.yardstick + later.yardstick,
             self.strayed + later.strayed,
+            self.timed + later.timed,
+            self.lent + later.lent,
             max(self.plain_j, later.plain_j),
             dollars,
             plain_dollars,
@@ -100,11 +106,11 @@ class Change:
 
     def of(self, account: Account) -> Account:
         """The account after it."""
-        allowance = min(CAP * self.plain_j, account.risk(self.plain_j) + self.allowance)
+        allowance = min(CAP * self.plain_j, account.allowance + self.allowance)
         dollars = account.dollars
         if self.dollars is not None and self.plain_dollars is not None:
             most = CAP * self.plain_dollars
-            dollars = min(most, account.purse(self.plain_dollars) + self.dollars)
+            dollars = min(most, account.dollars + self.dollars)
         return replace(
             account,
             allowance=allowance,
@@ -112,6 +118,8 @@ class Change:
             spent=account.spent + self.spent,
             yardstick=account.yardstick + self.yardstick,
             strayed=account.strayed + self.strayed,
+            timed=account.timed + self.timed,
+            lent=min(LENT, account.lent + self.lent),
         )
 
     def row(self) -> list[float | None]:
@@ -121,6 +129,8 @@ class Change:
             self.spent,
             self.yardstick,
             self.strayed,
+            self.timed,
+            self.lent,
             self.plain_j,
             self.dollars,
             self.plain_dollars,
@@ -132,12 +142,14 @@ class Change:
         *sums, dollars, plain_dollars = [None if v is None else float(v) for v in row]
         if not all(v is None or abs(v) < inf for v in (*sums, dollars, plain_dollars)):
             raise ValueError("a sum without end")
-        allowance, spent, yardstick, strayed, plain_j = sums
+        allowance, spent, yardstick, strayed, timed, lent, plain_j = sums
         return cls(
             allowance or 0.0,
             spent or 0.0,
             yardstick or 0.0,
             strayed or 0.0,
+            timed or 0.0,
+            lent or 0.0,
             plain_j or 0.0,
             dollars,
             plain_dollars,

@@ -128,27 +128,22 @@ def _moved(entry: dict[str, Any], by: float) -> dict[str, Any]:
     return moved
 
 
-def account_row(account: Account) -> list[float | None]:
+def account_row(account: Account) -> list[float]:
     """An account as JSON values."""
     return [
         account.allowance,
         account.dollars,
+        account.lent,
         account.spent,
         account.yardstick,
         account.strayed,
+        account.timed,
     ]
 
 
 def _account(row: list[Any]) -> Account:
-    allowance, dollars, *sums = row
-    spent, yardstick, strayed = (float(v) for v in sums)
-    return Account(
-        None if allowance is None else float(allowance),
-        None if dollars is None else float(dollars),
-        spent,
-        yardstick,
-        strayed,
-    )
+    allowance, dollars, lent, spent, yardstick, strayed, timed = (float(v) for v in row)
+    return Account(allowance, dollars, lent, spent, yardstick, strayed, timed)
 
 
 def as_json(data: Any) -> bytes:

@@ -15,7 +15,6 @@ from specroute.shadow_rounds import AHEAD, MOST_DRAFTED, STEP
 from specroute.simulate.world import World
 from specroute.types import Attempt, Method, Usage
 
-TRAFFIC = ""
 HOW = "argmax"
 SHADOW_SHARE = 0.05
 """Of the time, for drafting beside finished answers: a config's default."""
@@ -42,7 +41,11 @@ class Feed:
         how = HOW if candidate.method is Method.SCORE else str(candidate.method)
         context = self.world.context(i)
         found = self.measurements.snapshot(
-            target, candidate.drafter or "", TRAFFIC, how, prompt_tokens=context
+            target,
+            candidate.drafter or "",
+            self.world.traffic(i),
+            how,
+            prompt_tokens=context,
         )
         prices = self.world.prices(target)
         if prices is None:
@@ -52,12 +55,13 @@ class Feed:
             found, context=context, usd_in=usd_in, usd_out=usd_out, usd_cached=usd_cached
         )
 
-    def planned(self, candidate: Candidate) -> None:
-        """A plan was made for the next request."""
+    def planned(self, i: int, candidate: Candidate) -> None:
+        """A plan was made for request i."""
+        traffic = self.world.traffic(i)
         target = candidate.target or self.world.targets[0]
         for drafter in self.world.drafters:
             tried = candidate.method is not Method.PLAIN and candidate.drafter == drafter.name
-            self.measurements.planned(target, drafter.name, TRAFFIC, tried=tried, how=HOW)
+            self.measurements.planned(target, drafter.name, traffic, tried=tried, how=HOW)
 
     def round(
         self,
@@ -79,7 +83,7 @@ class Feed:
         self.measurements.round(
             target,
             drafter,
-            TRAFFIC,
+            self.world.traffic(i),
             drafted=drafted,
             accepted=accepted,
             judged=accepted + refused,
@@ -94,7 +98,7 @@ class Feed:
 
     def over(self, target: str, drafter: str, i: int) -> None:
         """Request i makes no more rounds."""
-        self.measurements.over(target, drafter, TRAFFIC, i, HOW)
+        self.measurements.over(target, drafter, self.world.traffic(i), i, HOW)
 
     def answered(
         self,
@@ -109,19 +113,20 @@ class Feed:
         drafter: str | None,
     ) -> None:
         """An answer has ended, of whose tokens ``streamed`` came in a plain stream that began after
-        ``context`` tokens. ``rounds``: prompt tokens of its scoring requests, and cached ones."""
-        tokens = self.world.tokens(i)
+        ``context`` tokens. ``rounds``: prompt tokens of its scoring requests and of the stream
+        that took over, and cached ones."""
+        tokens, traffic = self.world.tokens(i), self.world.traffic(i)
         if ttft_s is not None:
             self.measurements.pace(
                 target,
-                TRAFFIC,
+                traffic,
                 ttft_s=ttft_s,
                 tpot_s=tpot_s,
                 tokens=streamed,
                 context=context,
                 at=self.at,
             )
-        self.measurements.answer(target, TRAFFIC, tokens, self.at)
+        self.measurements.answer(target, traffic, tokens, self.at)
         prices = self.world.prices(target)
         if prices is not None and prices[2] is not None:
             self._billed(target, self.world.context(i), streamed == tokens, rounds)
@@ -131,7 +136,7 @@ class Feed:
             self._shadow(i, target, drafter)
 
     def _billed(self, target: str, prompt: int, plain: bool, rounds: tuple[int, int]) -> None:
-        """What usage showed. A request's later scoring requests are entered as one."""
+        """What usage showed. What follows a request's first scoring request is entered as one."""
         counts = [(prompt, 0), (rounds[0] - prompt, rounds[1])]
         self.measurements.attempted(
             [
@@ -160,14 +165,14 @@ class Feed:
         """What each drafter but the one in use would have had accepted, from the starts that
         rounds would have had, as ``shadow`` and ``shadow_rounds`` do it. It takes the time of
         drafting."""
-        share = SHADOW_SHARE / len(self.world.drafters)
+        share, traffic = SHADOW_SHARE / len(self.world.drafters), self.world.traffic(i)
         for drafter in self.world.drafters:
             if drafter.name == used or self.at < self._ready_at.get(drafter.name, 0.0):
                 continue
             rng = random.Random(f"shadow {self.world.seed} {i} {drafter.name}")
             rounds, drafted = _replayed(self.world.runs(i, drafter, target), rng)
             spent = drafted * drafter.token_s + self.world.context(i) * drafter.read_s
-            self.measurements.shadowed(target, drafter.name, TRAFFIC, rounds, how=HOW, at=self.at)
+            self.measurements.shadowed(target, drafter.name, traffic, rounds, how=HOW, at=self.at)
             self._ready_at[drafter.name] = self.at + spent / share
 
 

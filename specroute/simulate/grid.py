@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from specroute.simulate.scenario import (
     ALPHAS,
@@ -22,9 +23,10 @@ from specroute.simulate.scenario import (
 MOST = 240
 
 
-def grid(per_pair: int = 2) -> list[Scenario]:
+def grid(per_pair: int = 2, seed: int = 0) -> list[Scenario]:
     """Every pair of α, R and TPOT (each pair of α and R with ``per_pair`` values of TPOT), and the
-    corners. The other properties go round at strides of their own. At most ``MOST``."""
+    corners. The other properties go round at strides of their own. At most ``MOST``. ``seed``:
+    other luck in the same scenarios."""
     cells: list[Scenario] = []
     for a, alpha in enumerate(ALPHAS):
         for r, round_trip in enumerate(ROUND_TRIPS_S):
@@ -34,7 +36,7 @@ def grid(per_pair: int = 2) -> list[Scenario]:
                 cells.append(_cell(len(cells), alpha, round_trip, tpot))
     for alpha, round_trip, tpot in itertools.product(*(_ends(v) for v in AXES)):
         cells.append(_cell(len(cells), alpha, round_trip, tpot))
-    return cells[:MOST]
+    return [replace(cell, seed=cell.seed + seed * 1000) for cell in cells[:MOST]]
 
 
 def full() -> Iterator[Scenario]:

@@ -6,7 +6,7 @@ Knows sums and thresholds. Runs nothing but what it is asked to judge.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from specroute.policy.base import Policy
@@ -18,6 +18,8 @@ from specroute.simulate.world import Synthetic
 LATE = (200, 400)
 """The requests of which a policy must have learnt what there is to learn."""
 AFTER_STEP = (STEP_AT + 50, STEP_AT + 100)
+EARLY = (8, 20, 50)
+"""Short runs: so many requests from the first one on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,11 @@ class Score:
     """Seconds against the best fixed plan after the step."""
     speculated: float
     """The share of requests that were speculated on."""
+    early_seconds: tuple[float, ...] = ()
+    """Against plain, over the first ``EARLY`` requests;"""
+    early_dollars: tuple[float, ...] = ()
+    parted: tuple[float, float] | None = None
+    """(seconds, dollars) against plain where the requests are of many traffic classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +63,12 @@ def judge(
     scenario: Scenario,
     policies: Mapping[str, Callable[[], Policy]],
     unmeasured: Mapping[str, Callable[[], Policy]],
+    classes: int = 0,
 ) -> Cell:
-    """Run every policy through one scenario. ``unmeasured`` look at no figures."""
+    """Run every policy through one scenario. ``unmeasured`` look at no figures. ``classes``: the
+    others once more, with the requests in so many traffic classes."""
     world = Synthetic(scenario)
+    parted_world = Synthetic(replace(scenario, classes=classes)) if classes else None
     plans = fixed_plans(world)
     plain = next(outcome for plan, outcome in plans.items() if plan.k == 0)
     first, last = _window(LATE, scenario)
@@ -71,6 +81,13 @@ def judge(
     for group, measured in ((policies, True), (unmeasured, False)):
         for name, make in group.items():
             outcome = run(world, make(), measured=measured)
+            parted = None
+            if parted_world is not None and measured:
+                apart = run(parted_world, make())
+                parted = (
+                    _ratio(apart.seconds, plain.seconds),
+                    _ratio(apart.dollars, plain.dollars),
+                )
             late_dollars = fmean(outcome.dollars[first:last])
             scores[name] = Score(
                 _ratio(outcome.seconds, plain.seconds),
@@ -80,6 +97,9 @@ def judge(
                 late_dollars / plain_usd,
                 fmean(outcome.seconds[slice(*step)]) / step_s,
                 _speculated(outcome),
+                tuple(_ratio(outcome.seconds[:n], plain.seconds[:n]) for n in EARLY),
+                tuple(_ratio(outcome.dollars[:n], plain.dollars[:n]) for n in EARLY),
+                parted,
             )
     return Cell(scenario, str(oracle), late_s / plain_s, late_usd / plain_usd, scores)
 
@@ -178,6 +198,7 @@ def verdicts(cells: Sequence[Cell], peers: Sequence[str]) -> list[Verdict]:
                 f"{max(steps):.3f} at worst of {len(steps)}, {fmean(steps):.3f} in the mean",
             )
         )
+    found += _short_runs(of)
     ours = mean_and_worst_decile([s.seconds for s in of["latency"]])
     for peer in peers:
         theirs = mean_and_worst_decile([s.seconds for s in of[peer]])
@@ -188,4 +209,33 @@ def verdicts(cells: Sequence[Cell], peers: Sequence[str]) -> list[Verdict]:
                 f"{ours[0]:.3f} / {ours[1]:.3f} against {theirs[0]:.3f} / {theirs[1]:.3f}",
             )
         )
+    return found
+
+
+def _short_runs(of: Mapping[str, Sequence[Score]]) -> list[Verdict]:
+    """First requests, and many classes of few requests, against plain."""
+    found = []
+    for name in ("latency", "balanced", "cost"):
+        dollars = name == "cost"
+        most, unit = (1.01, "dearer") if dollars else (1.02, "slower")
+        early = [s.early_dollars if dollars else s.early_seconds for s in of[name]]
+        worst = [max(column) for column in zip(*early, strict=True)]
+        if worst:
+            found.append(
+                Verdict(
+                    max(worst) <= most,
+                    f"{name}: the first 8, 20 and 50 requests no more than {most - 1:.0%} {unit} "
+                    "than plain in any scenario",
+                    " / ".join(f"{value:.4f}" for value in worst) + " at worst",
+                )
+            )
+        parted = [s.parted[dollars] for s in of[name] if s.parted is not None]
+        if parted:
+            found.append(
+                Verdict(
+                    max(parted) <= most,
+                    f"{name}: the same of many traffic classes with a few requests each",
+                    f"{max(parted):.4f} at worst of {len(parted)}, {fmean(parted):.3f} in the mean",
+                )
+            )
     return found

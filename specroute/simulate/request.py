@@ -48,7 +48,8 @@ class Request:
         self.sent = 0
         """Scoring requests."""
         self.prompts = self.cached = 0
-        """Prompt tokens of them, and those of these from the cache."""
+        """Prompt tokens of them and of the stream that takes over, and those of these from the
+        cache."""
         self.usd_in, self.usd_out, self.usd_cached = world.prices(self.target) or (0.0, 0.0, None)
         self._own = AcceptanceCounts()
         self._verify, self._draft = Mean(0.8, most=2), Mean(0.8, most=2)
@@ -64,7 +65,7 @@ class Request:
         if left > 0:
             ttft = world.ttft(i, self.sent, self.target)
             self.seconds += ttft + (left - 1) * tpot
-            self._bill(self.at, 0, left, scoring=False)
+            self._bill(self.at, 0, left, scoring=bool(self.sent))
         if self.feed is not None:
             self.feed.at += self.seconds
             if self.sent and drafter is not None:

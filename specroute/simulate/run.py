@@ -58,7 +58,7 @@ def run(
     if measured and feed is None:
         feed = Feed(world)
     able = options(world)
-    account = Account()
+    accounts: dict[str, Account] = {}
     seconds, dollars, methods, rounds = [], [], [], 0
     for i in range(world.requests):
         found: dict[Candidate, Snapshot] = {}
@@ -70,11 +70,13 @@ def run(
                 found[candidate] = Snapshot() if feed is None else feed.figures(i, candidate)
             return found[candidate]
 
+        traffic = world.traffic(i)
+        account = accounts.get(traffic, Account())
         ask = Ask(world.context(i), account=account)
         plan = policy.plan(ask, able, figures, rng)
         chosen = Candidate(plan.method, plan.drafter, Exactness.EXACT, plan.target)
         if feed is not None:
-            feed.planned(chosen)
+            feed.planned(i, chosen)
         taken = Request(world, i, plan, policy, feed, figures(chosen)).run()
         seconds.append(taken.seconds)
         dollars.append(taken.dollars)
@@ -85,7 +87,7 @@ def run(
             if plain is not None:
                 dollars_known = world.prices(taken.target) is not None
                 spent = Forecast(taken.seconds, taken.dollars if dollars_known else None)
-                account = policy.settle(account, plan, spent, plain)
+                accounts[traffic] = policy.settle(account, plan, spent, plain)
         if isinstance(policy, Learning):
             policy.learn(plan, world.tokens(i), taken.seconds)
     return Outcome(tuple(seconds), tuple(dollars), rounds, tuple(methods))

@@ -87,6 +87,8 @@ class Scenario:
     requests: int = 400
     tokens: int = 300
     """Of each answer."""
+    classes: int = 1
+    """Traffic classes that requests belong to in turn; alike, but nobody knows that."""
 
     @property
     def targets(self) -> tuple[Target, ...]:

@@ -42,6 +42,7 @@ class _Request:
     prices: tuple[float, float, float | None] | None
     hits: Mapping[str, tuple[bool, ...]]
     """By drafter: whether it was right at each position, where that is known of all of them."""
+    traffic: str = ""
 
 
 class Recorded:
@@ -60,6 +61,9 @@ class Recorded:
             d.name: _filled([r.hits.get(d.name) for r in requests]) for d in self.drafters
         }
         self._runs: dict[tuple[int, str], list[int]] = {}
+
+    def traffic(self, i: int) -> str:
+        return self._requests[i].traffic
 
     def context(self, i: int) -> int:
         return self._requests[i].context
@@ -168,6 +172,7 @@ def _read(
         max(median(timed), 1e-4) if timed else None,
         prices,
         hits,
+        line.get("traffic") or "",
     )
 
 

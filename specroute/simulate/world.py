@@ -64,6 +64,10 @@ class World(Protocol):
         """Whether finished answers are scored by the drafters that did not draft for them."""
         ...
 
+    def traffic(self, i: int) -> str:
+        """The traffic class of request i."""
+        ...
+
     def context(self, i: int) -> int:
         """Prompt tokens of request i."""
         ...
@@ -111,6 +115,9 @@ class Synthetic:
         self.contexts = [rng.randrange(200, 1000) for _ in range(scenario.requests)]
         self.pace = [math.exp(rng.gauss(0.0, 0.03)) for _ in range(scenario.requests)]
         self._runs: dict[tuple[int, str, str], list[int]] = {}
+
+    def traffic(self, i: int) -> str:
+        return f"class {i % self.scenario.classes}" if self.scenario.classes > 1 else ""
 
     def context(self, i: int) -> int:
         return self.contexts[i]

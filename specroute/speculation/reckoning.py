@@ -55,8 +55,9 @@ class Reckoning:
             plain = replace(plain, seconds=min(plain.seconds, took))
         elif not report.complete:
             took = (report.ttft_s or took) + (tokens - 1) * (report.tpot_s or 0.0)
-        if self.gave_way_s is not None and _failed(report, "plain"):
-            # Retries and waits in between say nothing of the plan: plain would have had them, too.
+        if self.gave_way_s is not None:
+            # The plain call that came then says nothing of the plan, nor do retries and waits in
+            # it: all that the plan has cost is the time before.
             took = self.gave_way_s - _failed(report, "handover") + plain.seconds
         took = max(took - self.beyond_s(), 0.0)
         if report.cost_usd is None or plain.dollars is None:

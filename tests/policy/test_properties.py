@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specroute.candidates import PLAIN, Candidate, Candidates
 from specroute.measure import Acceptance, Pace, Snapshot
-from specroute.policy.account import START, Account, Settled
+from specroute.policy.account import EARLY, LENT, Account, Settled
 from specroute.policy.adaptive import Adaptive
 from specroute.policy.base import Ask, Forecast, Plan
 from specroute.policy.chance import rates
@@ -73,7 +73,7 @@ def test_no_plan_breaks_a_limit(
     objective: Objective, a: Snapshot, b: Snapshot, seed: int, most: float | None
 ) -> None:
     """Neither ratio, the money there is, the largest K, nor the candidates."""
-    ask = Ask(300, dollars=most)
+    ask = Ask(300, dollars=most, account=Account(allowance=1.0, dollars=1.0))
     plan = Adaptive(objective).plan(
         ask, OPTIONS, lambda c: b if c.drafter == "b" else a, random.Random(seed)
     )
@@ -96,7 +96,8 @@ def test_what_is_not_expected_to_win_is_a_trial(
 ) -> None:
     """And nothing is tried once the account is empty."""
     policy = Adaptive(objective)
-    plan = policy.plan(Ask(300), OPTIONS, lambda _: seen, random.Random(seed))
+    rich = Account(allowance=1.0, dollars=1.0)
+    plan = policy.plan(Ask(300, account=rich), OPTIONS, lambda _: seen, random.Random(seed))
     if plan.method is not Method.PLAIN and not plan.trial:
         assert plan.predicted is not None
         assert plan.plain is not None
@@ -148,17 +149,17 @@ def test_the_marginal_rule_finds_the_best_k(seen: Snapshot, objective: Objective
 
 @given(st.lists(st.floats(0.2, 5.0), max_size=60), st.floats(0.0, 0.02))
 def test_losses_stop_speculation(ratios: list[float], share: float) -> None:
-    """However each request turns out, what is lost while the account allowed it stays within its
-    first filling, the share of all, and the last request."""
+    """However each request turns out, what is lost while the account allowed it stays within the
+    share of what was spent until then, a few times that at first, and the last request."""
     account, lost, most = Account(), 0.0, 0.0
     key = (None, "score", "d")
-    for ratio in ratios:
-        plain = account.risk(1.0) < 0
+    for n, ratio in enumerate(ratios, 1):
+        plain = account.allowance < 0
         spent = 1.0 if plain else ratio
         lost += spent - 1.0
         most = max(most, spent - 1.0)
         account = account.settle(Settled(key, spent, 1.0, plain=plain), share)
-    assert lost <= START + share * len(ratios) + most + 1e-9
+        assert lost <= min(EARLY * share * n, LENT + share * n) + most + 1e-9
 
 
 def test_the_account_is_kept_in_dollars_too() -> None:
@@ -167,7 +168,7 @@ def test_the_account_is_kept_in_dollars_too() -> None:
     plain = Forecast(4.0, 0.001)
     plan = Plan(Method.SCORE, "a", 4, "")
     account = policy.settle(Account(), plan, Forecast(1.0, 0.0025), plain)
-    assert account.dollars == pytest.approx(0.0005 + 0.00109 - 0.0025)
+    assert account.dollars == pytest.approx(0.001095 - 0.0025)
     dearer = 0
     for usd_in in (1e-7 * 1.03**n for n in range(120)):
         seen = replace(figures(0.9, 0.05, 0.004, 0.04, 4e-5, 400.0), usd_in=usd_in)
