@@ -1,4 +1,4 @@
-"""A local transformers model as a backend, in fp32. The only file here that loads torch.
+"""A local transformers model as a backend, in fp32. Only this and ``padded.py`` load torch here.
 
 Knows tokenizers, key-value caches and how several sequences share one forward pass; deliberately
 not requests, prices or HTTP.
@@ -7,7 +7,7 @@ Numbers depend a little on how they are computed: a sequence stepped alone, step
 or read as one prompt gives logits that differ by about 1e-5 (fp32), which changes an argmax only at
 near-ties. So up to ``ALONE`` sequences each get a forward pass of their own, which makes greedy
 answers independent of who else is there; more share one padded pass, which is faster and differs by
-that much.
+that much. So do more than ``ALONE`` prompts whose scores are known up to a short end.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.functional import pad
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from specroute.reference.backend import Backend, Entry, InvalidPrompt, Message, State, Top, Work
+from specroute.reference.padded import cache_of, cut, left_padded
 from specroute.reference.prefix_cache import PrefixCache
 from specroute.reference.sampling import NEVER, Settings
 
 ALONE = 4
 """Up to this many sequences are stepped one by one."""
+
+SHORT_END = 64
+"""Tokens of a scored prompt that may be read in a pass with others' ends."""
 
 MEMORY = 512 * 2**20
 """Bytes of keys and values that may be kept for later requests."""
@@ -84,11 +87,7 @@ class _Shared:
     pads: list[int]
 
     def extract(self, row: int, n: int) -> list[tuple[Any, Any]]:
-        rows, places = slice(row, row + 1), slice(self.pads[row], self.pads[row] + n)
-        return [
-            (layer.keys[rows, :, places], layer.values[rows, :, places])
-            for layer in self.cache.layers
-        ]
+        return cut(self.cache, row, self.pads[row], self.pads[row] + n)
 
 
 class _Row:
@@ -244,7 +243,8 @@ class Model(Backend):
         return _ModelState(ids)
 
     def run(self, works: Sequence[Work]) -> None:
-        """New sequences one by one, in order; running ones alone or together."""
+        """New sequences one by one, in order; running ones, and short ends of scored prompts, alone
+        or together."""
         if self._thread != (here := threading.get_ident()):
             # torch counts threads for each calling thread; one is best for a tiny model
             torch.set_num_threads(self._threads)
@@ -253,11 +253,49 @@ class Model(Backend):
         together = len(decoding) > ALONE
         with torch.inference_mode():
             self._release([w.state for w in decoding] if together else [])
+            ends = []
             for work in works:
+                if work.score is not None:
+                    source, start = self._scored_before(work.state)
+                    if start and len(work.state.ids) - start <= SHORT_END:
+                        ends.append((work, source, start))
+                        continue
                 if not (together and _continues(work)):
+                    self._one(work)
+            if len(ends) > ALONE:
+                self._ends(ends)
+            else:
+                for work, _, _ in ends:
                     self._one(work)
             if together:
                 self._many(decoding)
+
+    def _ends(self, ends: Sequence[tuple[Work, _ModelState, int]]) -> None:
+        """Read the ends of several scored prompts in one pass: what is known of each is padded on
+        the left, its end on the right."""
+        device = self._model.device
+        news = [work.state.ids[start:] for work, _, start in ends]
+        counts = [start for _, _, start in ends]
+        before, after = max(counts), max(map(len, news))
+        past, pads = left_padded([source.prefix(start) for _, source, start in ends], counts)
+        columns = torch.arange(before + after, device=device)[None]
+        first = torch.tensor(pads, device=device)[:, None]
+        last = torch.tensor([before + len(new) for new in news], device=device)[:, None]
+        starts = torch.tensor(counts, device=device)[:, None]
+        output = self._model(
+            input_ids=torch.tensor([[*new, *[0] * (after - len(new))] for new in news]).to(device),
+            attention_mask=((columns >= first) & (columns < last)).long(),
+            position_ids=(starts + torch.arange(after, device=device)).clamp_max(self.max_len - 1),
+            use_cache=True,
+            **{self._cache_argument: past},
+        )
+        logits = output.logits.float().cpu()
+        for row, ((work, source, start), new) in enumerate(zip(ends, news, strict=True)):
+            state = work.state
+            assert isinstance(state, _ModelState)
+            state.cache = cache_of(cut(past, row, pads[row], before + len(new)))
+            state.shared = None
+            self._read(work, logits[row, : len(new)], source, start)
 
     def _release(self, staying: Sequence[State]) -> None:
         """Give sequences that have left the padded cache a copy, so that it can be freed."""
@@ -265,7 +303,7 @@ class Model(Backend):
             return
         for state in self._shared.members:
             if state.shared is self._shared:
-                state.cache, state.shared = _cache(state.prefix(state.computed)), None
+                state.cache, state.shared = cache_of(state.prefix(state.computed)), None
         self._shared = None
 
     def _one(self, work: Work) -> None:
@@ -276,7 +314,7 @@ class Model(Backend):
         assert isinstance(source, _ModelState)
         cache = source.cache
         if source is not state or cache is None:
-            cache = _cache(source.prefix(start) if start else [])
+            cache = cache_of(source.prefix(start) if start else [])
         output = self._model(
             input_ids=torch.tensor([state.ids[start:]], device=self._model.device),
             use_cache=True,
@@ -285,6 +323,13 @@ class Model(Backend):
         )
         logits = output.logits[0].float().cpu()
         state.cache, state.shared = cache, None
+        self._read(work, logits, source, start)
+
+    def _read(self, work: Work, logits: Any, source: _ModelState, start: int) -> None:
+        """What follows the prompt, and its scores where they are asked for: ``logits`` are those of
+        the ids from ``start`` on, ``source`` has the scores before."""
+        state = work.state
+        assert isinstance(state, _ModelState)
         work.scores = _Row(logits[-1])
         if work.score is not None and len(state.ids) > 1:
             known = source.scored if source is not state else None
@@ -292,13 +337,14 @@ class Model(Backend):
             work.scored = state.scored.entries(work.score)
             self._prompts.add(state, source)
 
-    def _scored_before(self, state: State) -> tuple[State, int]:
+    def _scored_before(self, state: State) -> tuple[_ModelState, int]:
         """The scored prompt that shares most with this one, and how much need not be read again.
 
         It saves computing, not money: the bill and the pace count the whole prompt.
         """
         source, shared = self._prompts.find(state.ids)
         if not (isinstance(source, _ModelState) and source.scored is not None):
+            assert isinstance(state, _ModelState)
             return state, 0
         # the last shared token is read again: what follows it was scored for another token
         return source, max(min(shared, len(source.scored.own) + 1) - 1, 0)
@@ -329,25 +375,8 @@ def _continues(work: Work) -> bool:
 
 def _join(states: Sequence[_ModelState]) -> _Shared:
     counts = [len(s.ids) - 1 for s in states]
-    width = max(counts)
-    pads = [width - n for n in counts]
-    parts = [s.prefix(n) for s, n in zip(states, counts, strict=True)]
-    layers = []
-    for layer in zip(*parts, strict=True):
-        keys, values = (
-            torch.cat([pad(t, (0, 0, n, 0)) for t, n in zip(side, pads, strict=True)])
-            for side in zip(*layer, strict=True)
-        )
-        layers.append((keys, values))
-    return _Shared(list(states), _cache(layers), pads)
-
-
-def _cache(layers: Sequence[tuple[Any, Any]]) -> DynamicCache:
-    """A cache that starts with a copy of ``layers``."""
-    cache = DynamicCache()
-    for i, (keys, values) in enumerate(layers):
-        cache.update(keys, values, i)
-    return cache
+    cache, pads = left_padded([s.prefix(n) for s, n in zip(states, counts, strict=True)], counts)
+    return _Shared(list(states), cache, pads)
 
 
 def _score(logits: Any, tokens: Sequence[int], known: _Scored | None, start: int) -> _Scored:

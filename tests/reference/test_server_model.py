@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import httpx2
 import pytest
 
+from specroute.reference.backend import Work
 from specroute.reference.model import ALONE, Model, _pieces
 from specroute.reference.running import ReferenceServer
 from tests.reference.raw import Http, messages
@@ -96,6 +97,44 @@ def test_a_longer_prompt_is_scored_as_from_scratch(api: Http) -> None:
             best = logprobs[i].topk(3).indices.tolist()
             assert set(numbers(list(top))) == {*best, ids[i + 1]}
         assert api.server.log[-1].charged_prompt_tokens == n
+
+
+def test_short_ends_read_together_are_scored_as_from_scratch(model_server: ReferenceServer) -> None:
+    """More than ALONE of them share a pass: other lengths before and after, the same scores, and
+    the same answer from there on."""
+    model = model_server.backend
+    assert isinstance(model, Model)
+    rng = random.Random(5)
+    ids = [[rng.randrange(model.size) for _ in range(60)] for _ in range(ALONE + 3)]
+
+    def works(cuts: list[int]) -> list[Work]:
+        found = []
+        for each, cut in zip(ids, cuts, strict=True):
+            state = model.new_state(each[:cut])
+            state.computed = cut
+            found.append(Work(state, 0, None, 3))
+        return found
+
+    begun = [10 + 3 * i for i in range(len(ids))]
+    for work in works(begun):
+        model.run([work])
+    together = works([cut + 5 + 2 * i for i, cut in enumerate(begun)])
+    model.run(together)
+    for work in together:
+        model._prompts.clear()
+        alone = Work(model.new_state(list(work.state.ids)), 0, None, 3)
+        model.run([alone])
+        assert len(work.scored) == len(alone.scored) == len(work.state.ids) - 1
+        for (said, tops), (expected, best) in zip(work.scored, alone.scored, strict=True):
+            assert said == pytest.approx(expected, abs=1e-4)
+            assert [v for _, v in tops] == pytest.approx([v for _, v in best], abs=1e-4)
+        for state in (work.state, alone.state):
+            state.ids.append(7)
+        after = [Work(state, len(state.ids) - 1) for state in (work.state, alone.state)]
+        model.run(after)
+        assert after[0].scores is not None
+        assert after[1].scores is not None
+        assert after[0].scores.logprob(3) == pytest.approx(after[1].scores.logprob(3), abs=1e-4)
 
 
 async def ask(server: ReferenceServer, prompts: list[str], **body: Any) -> list[str]:
