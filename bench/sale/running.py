@@ -31,7 +31,7 @@ fifth of it and cached input a tenth of that, as at large providers."""
 DRAFT_PACE = "tpot=4ms,rtt=10ms,prefill=200000,load=0.1ms"
 """The fleet's: a tenth of the target's step, and room for all."""
 WARMING = 12
-"""Calm requests before: a client that has seen nothing yet goes plain."""
+"""Calm requests before, for a policy that learns: one that has seen nothing yet goes plain."""
 MAX_BATCH = 256
 """Sequences that a server steps together, as vLLM's ``max_num_seqs``; others queue."""
 
@@ -158,8 +158,8 @@ async def run(
             if setting.policy is not None:
                 for problem in await client.warm_up():
                     print(f"  {setting.name}: {problem}", file=sys.stderr)
-            now = time.perf_counter()
-            calm = zip(warming(WARMING), arrivals([calm_rate] * WARMING), strict=True)
+            now, count = time.perf_counter(), WARMING if setting.learns else 3
+            calm = zip(warming(count), arrivals([calm_rate] * count), strict=True)
             await asyncio.gather(*(ask(client, model, m, now + at) for m, at in calm))
             before = [len(each.log) for each in (target, fleet) if each]
             read = _forwarded(client)

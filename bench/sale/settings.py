@@ -20,11 +20,19 @@ class Setting:
     draft: str = LOCAL
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further keys of the draft's table."""
+    slow: bool = False
+    """The target generates most of its answers: it takes minutes and little of this machine's
+    computing, so that two of them may run side by side."""
 
     @property
     def lossy(self) -> bool:
         """Whether answers other than the target's own are allowed."""
         return self.policy is not None and self.policy.get("exactness") == "heuristic"
+
+    @property
+    def learns(self) -> bool:
+        """Whether its policy goes by what it has measured."""
+        return self.policy is not None and self.policy["preset"] != "fixed"
 
 
 def _fixed(**params: Any) -> dict[str, Any]:
@@ -35,12 +43,20 @@ def _lossy(rule: str, **params: Any) -> dict[str, Any]:
     return _fixed(acceptance=rule, exactness="heuristic", **params)
 
 
+def _ratio(tau: float) -> dict[str, Any]:
+    return _lossy("ratio", tau=tau, num_speculative_tokens=64)
+
+
 SURE = {"min_probability": 0.5}
 """A round's draft ends after a token that the draft gives less."""
 PLAIN = "AsyncOpenAI"
 SETTINGS = (
-    Setting(PLAIN, None),
-    Setting("specroute, plain", _fixed(method="plain")),
+    Setting(PLAIN, None, slow=True),
+    Setting("specroute, plain", _fixed(method="plain"), slow=True),
+    Setting("cascade", _fixed(method="cascade"), slow=True),
+    Setting("cascade, ratio .3", _lossy("ratio", tau=0.3, method="cascade"), slow=True),
+    Setting("race", _fixed(method="race", exactness="heuristic"), FLEET, slow=True),
+    Setting("score K = 16, n-gram draft", _fixed(num_speculative_tokens=16), NGRAM, slow=True),
     Setting("balanced", {"preset": "balanced"}),
     Setting("latency", {"preset": "latency"}),
     Setting("cost", {"preset": "cost"}),
@@ -48,29 +64,28 @@ SETTINGS = (
     Setting("score K = 4", _fixed(num_speculative_tokens=4)),
     Setting("score K = 8", _fixed(num_speculative_tokens=8)),
     Setting("score K = 16", _fixed(num_speculative_tokens=16)),
-    Setting("score K = 32", _fixed(num_speculative_tokens=32)),
     Setting("score K = 16, sure .5", _fixed(num_speculative_tokens=16), options=SURE),
     Setting("score K = 64, sure .5", _fixed(num_speculative_tokens=64), options=SURE),
     Setting("score K = 8, 2 in flight", _fixed(num_speculative_tokens=8, rounds_in_flight=2)),
-    Setting("cascade", _fixed(method="cascade")),
     Setting("score K = 16, fleet draft", _fixed(num_speculative_tokens=16), FLEET),
-    Setting("cascade, fleet draft", _fixed(method="cascade"), FLEET),
-    Setting("score K = 16, n-gram draft", _fixed(num_speculative_tokens=16), NGRAM),
-    Setting("ratio .7, K = 16", _lossy("ratio", tau=0.7, num_speculative_tokens=16)),
-    Setting("ratio .3, K = 16", _lossy("ratio", tau=0.3, num_speculative_tokens=16)),
-    Setting("typical, K = 16", _lossy("typical", num_speculative_tokens=16)),
-    Setting("cascade, ratio .3", _lossy("ratio", tau=0.3, method="cascade")),
-    Setting("race", _fixed(method="race", exactness="heuristic"), FLEET),
-    Setting("judge", _fixed(method="judge", exactness="heuristic"), FLEET),
+    Setting("ratio .3, K = 64, sure .5", _ratio(0.3), options=SURE),
+    Setting("ratio .1, K = 64, sure .5", _ratio(0.1), options=SURE),
+    Setting("typical, K = 64, sure .5", _lossy("typical", num_speculative_tokens=64), options=SURE),
 )
+MORE = (
+    Setting("score K = 32", _fixed(num_speculative_tokens=32)),
+    Setting("cascade, fleet draft", _fixed(method="cascade"), FLEET, slow=True),
+    Setting("judge", _fixed(method="judge", exactness="heuristic"), FLEET, slow=True),
+)
+"""Only where they are asked for by name."""
 RISING = (PLAIN, "balanced", "latency", "cost", "score K = 64, sure .5")
 """Those that the rise of the load is run with."""
 
 
 def named(name: str) -> Setting:
     """``ValueError`` for one that there isn't."""
-    for setting in SETTINGS:
+    for setting in (*SETTINGS, *MORE):
         if setting.name == name:
             return setting
-    names = "; ".join(setting.name for setting in SETTINGS)
+    names = "; ".join(setting.name for setting in (*SETTINGS, *MORE))
     raise ValueError(f"no setting {name!r}: expected one of {names}")

@@ -10,7 +10,7 @@ import pytest
 from bench.sale import publish
 from bench.sale.judging import Row, figures, row, verdicts
 from bench.sale.running import DRAFT, TARGET, Bill, Outcome, config
-from bench.sale.settings import PLAIN, RISING, SETTINGS, named
+from bench.sale.settings import MORE, PLAIN, RISING, SETTINGS, named
 from bench.sale.traffic import Answer, arrivals, capacity
 from specroute.config import parse
 from specroute.policy.make import make_policy
@@ -70,7 +70,7 @@ def test_one_that_only_passes_calls_on_need_not_be_earlier() -> None:
 def test_a_lossy_setting_is_held_to_the_article_where_it_agrees() -> None:
     """From 95 % on; below, nothing is claimed of it."""
     report = {"drafted": 8, "exactness": "heuristic"}
-    found = outcome("ratio .3, K = 16", 0.3, 25.0, 1.2, **report)
+    found = outcome("ratio .3, K = 64, sure .5", 0.3, 25.0, 1.2, **report)
     made, plain = against(found)
     assert [verdict.held for verdict in verdicts(made, plain)] == [True, True, False]
     made, plain = against(found, ("a", "other"))
@@ -113,7 +113,7 @@ def test_moments_are_the_same_for_all_settings() -> None:
     assert moments[-1] - moments[399] == pytest.approx(400 / 12, rel=0.15)
 
 
-@pytest.mark.parametrize("setting", SETTINGS[1:], ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", [*SETTINGS[1:], *MORE], ids=lambda setting: setting.name)
 def test_every_setting_is_a_config(setting: object) -> None:
     """And its policy can be made."""
     made = parse(config("http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1", setting))  # type: ignore[arg-type]
