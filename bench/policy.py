@@ -29,6 +29,7 @@ from specroute.simulate.judge import Cell, judge, mean_and_worst_decile, verdict
 from specroute.simulate.peers import Confidence, Ema, FixedFive, Heuristic, Ucb
 from specroute.simulate.planning import per_request_and_round
 from specroute.simulate.scenario import ALPHAS, ROUND_TRIPS_S, Scenario
+from specroute.simulate.tempered import tuning
 
 PRESETS = ("latency", "balanced", "cost")
 PEERS: Mapping[str, Callable[[], Policy]] = {
@@ -176,6 +177,7 @@ def main() -> int:
     if args.png:
         heat_png(values, args.png)
     found = verdicts(cells, list(PEERS))
+    found.append(tuning())
     found += per_request_and_round(preset("latency"))
     for verdict in found:
         print(f"{'pass' if verdict.holds else 'FAIL'}  {verdict.said}: {verdict.figure}")

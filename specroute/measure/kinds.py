@@ -8,7 +8,7 @@ from __future__ import annotations
 from specroute.measure.anchor import Anchor
 from specroute.measure.crowd import Crowding
 from specroute.measure.drafting import Drafting
-from specroute.measure.level import Factor, Frequency, Level, Mean, Share
+from specroute.measure.level import Factor, Frequency, Length, Level, Mean, Share
 from specroute.measure.regression import Regression
 
 
@@ -61,7 +61,7 @@ class Class:
 
     def __init__(self) -> None:
         self.ttft, self.tpot = Factor(), Factor()
-        self.answer = Level(0.95)
+        self.answer = Length(0.95)
         self.seen_at = 0.0
 
 

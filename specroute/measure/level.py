@@ -168,6 +168,20 @@ class Level:
         self._estimate = None
 
 
+class Length(Level):
+    """The discounted mean of answers' lengths. Short and long ones take turns (8 tokens, then 800):
+    no run of either is a new level, and none is far off."""
+
+    def add(self, value: float, weight: float = 1.0) -> bool:
+        value = max(value, 1e-9)
+        self._estimate = None
+        if self.weight:
+            self._scatter.add(math.log(value * self.weight / self._sum))
+        self._sum = self._sum * self._decay + value * weight
+        self.weight = self.weight * self._decay + weight
+        return False
+
+
 class Factor:
     """A class's own pace against its target's law: a level of ratios, drawn towards 1.
 

@@ -1,8 +1,9 @@
 """At which temperature a draft is drawn, where the policy may tune it.
 
 Exactness doesn't depend on it: the acceptance rules use the q that a token was really drawn from.
-Acceptance does: a sharper draft agrees more often with a target that is sharp, and less with one
-that isn't. So it is found out, by Thompson sampling over a few temperatures. Pure.
+Acceptance does: a draft that is surer of itself than the target is agrees more often when it is
+drawn hotter, one that is less sure when it is drawn colder. So it is found out, by Thompson
+sampling over a few temperatures. Pure.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Iterable
 
 from specroute.measure import Acceptance
 
-SHARES = (1.0, 0.7, 0.4)
-"""Of the usual temperature: those that are tried."""
+SHARES = (1.0, 1.4, 0.7)
+"""Of the usual temperature: itself, and those that are tried."""
+MARGIN = 0.02
+"""By how much its rate has to be better: less brings less than it costs to find out."""
 _PRIOR = 20.0
 """Judged tokens that the usual temperature's rate counts as for one that is not known."""
-_HOPE = 0.8
 
 
 def choose_temperature(
@@ -26,9 +28,12 @@ def choose_temperature(
     as in ``Snapshot.by_temperature``."""
     known = {round(temperature, 2): acceptance for temperature, acceptance in seen}
     asked = known.get(round(usual, 2), Acceptance())
-    base = asked.rate if asked.rate is not None else _HOPE
-    best, chosen = -1.0, usual
-    for share in SHARES:
+    if asked.weight < _PRIOR:
+        return None  # First what the others are compared with.
+    base = asked.rate or 0.0
+    best: float = base + MARGIN
+    chosen: float | None = None
+    for share in SHARES[1:]:
         temperature = round(usual * share, 2)
         found = known.get(temperature, Acceptance())
         passed, judged = sum(found.passed) / found.dispersion, found.weight / found.dispersion
@@ -36,4 +41,4 @@ def choose_temperature(
         drawn = rng.betavariate(max(a, 1e-3), max(b, 1e-3))
         if drawn > best:
             best, chosen = drawn, temperature
-    return None if chosen == round(usual, 2) else chosen
+    return chosen

@@ -74,6 +74,7 @@ class Feed:
         context: int,
         i: int,
         *,
+        temperature: float | None = None,
         refused: bool,
         start: int = 0,
     ) -> None:
@@ -92,6 +93,7 @@ class Feed:
             how=HOW,
             context=context,
             start=start,
+            temperature=temperature,
             answer=i,
             at=self.at,
         )

@@ -83,10 +83,10 @@ class _Always:
 def fixed(world: Synthetic, drafter: Drafter, target: str, k: int) -> Outcome:
     """``score`` with the same K in every round of every request: what a run of it would give, in
     a fraction of the time."""
-    tokens = world.scenario.tokens
     usd_in, usd_out, usd_cached = world.prices(target)
     seconds, dollars, total = [], [], 0
     for i, context in enumerate(world.contexts):
+        tokens = world.tokens(i)
         runs = world.runs(i, drafter, target)
         at = n = before = 0
         whole = tokens - k - 1  # From here on the answer's end cuts a round's draft.

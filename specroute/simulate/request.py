@@ -7,6 +7,7 @@ delays and hits. Knows no policy by name.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from specroute.measure import Acceptance, AcceptanceCounts, Mean, Snapshot
@@ -85,7 +86,9 @@ class Request:
     def _drafter(self) -> Drafter | None:
         if self.plan.method is not Method.SCORE:
             return None
-        return next(each for each in self.world.drafters if each.name == self.plan.drafter)
+        found = next(each for each in self.world.drafters if each.name == self.plan.drafter)
+        at = self.plan.draft_temperature
+        return found if at is None else replace(found, temperature=at)
 
     # --- rounds -----------------------------------------------------------------------------
 
@@ -213,6 +216,7 @@ class Request:
                 verifying,
                 self.context + at,
                 self.i,
+                temperature=drafter.temperature or self.world.temperature,
                 refused=refused,
                 start=start,
             )

@@ -72,7 +72,7 @@ def run(
 
         traffic = world.traffic(i)
         account = accounts.get(traffic, Account())
-        ask = Ask(world.context(i), account=account)
+        ask = Ask(world.context(i), temperature=world.temperature, account=account)
         plan = policy.plan(ask, able, figures, rng)
         chosen = Candidate(plan.method, plan.drafter, Exactness.EXACT, plan.target)
         if feed is not None:

@@ -24,6 +24,8 @@ STEP_AT = 100
 """The request at which a step change comes."""
 SLOW = (100, 300)
 """The requests between which a slow drift happens."""
+SHORT = 8
+"""Tokens of a short answer."""
 DAY = 200
 """Requests in a day."""
 
@@ -37,6 +39,8 @@ class Drafter:
     read_s: float = 0.0
     """Seconds per prompt token before a request's first draft."""
     worse: float = 1.0
+    temperature: float | None = None
+    """What it draws at; ``None``: as the request's answer is drawn."""
 
 
 DRAFTERS = (Drafter("model", 0.004, 2e-5), Drafter("lookup", 0.0003, 0.0, 1.8))
@@ -86,7 +90,9 @@ class Scenario:
     seed: int = 1
     requests: int = 400
     tokens: int = 300
-    """Of each answer."""
+    """Of each answer,"""
+    short: float = 0.0
+    """but for this share of them, which have ``SHORT``."""
     classes: int = 1
     """Traffic classes that requests belong to in turn; alike, but nobody knows that."""
 

@@ -48,6 +48,8 @@ class _Request:
 class Recorded:
     """The world of a trace."""
 
+    temperature: float | None = None
+
     def __init__(self, requests: Sequence[_Request], drafters: Sequence[Drafter]) -> None:
         self._requests = requests
         self.requests, self.seed = len(requests), 0

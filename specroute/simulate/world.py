@@ -14,6 +14,7 @@ from typing import Protocol
 
 from specroute.simulate.scenario import (
     DRAFTERS,
+    SHORT,
     USD_IN,
     VERIFY_PER_TOKEN_S,
     Drafter,
@@ -52,6 +53,11 @@ class World(Protocol):
     def requests(self) -> int: ...
     @property
     def seed(self) -> int: ...
+    @property
+    def temperature(self) -> float | None:
+        """What drafts are drawn at; ``None``: they aren't, answers are greedy."""
+        ...
+
     @property
     def targets(self) -> tuple[str, ...]:
         """``provider:model``; the first is the requests' own, others may be chosen instead."""
@@ -104,11 +110,14 @@ class World(Protocol):
 class Synthetic:
     """The world of ``scenario``, with its luck."""
 
+    temperature: float | None = None
+    drafters: tuple[Drafter, ...] = DRAFTERS
+
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.requests, self.seed = scenario.requests, scenario.seed
         self.targets = tuple(target.name for target in scenario.targets)
-        self.drafters, self.shadow = DRAFTERS, scenario.shadow
+        self.shadow = scenario.shadow
         self._targets = {target.name: target for target in scenario.targets}
         self.factors, self.sums = noise(scenario.seed)
         rng = random.Random(f"contexts {scenario.seed}")
@@ -123,6 +132,9 @@ class Synthetic:
         return self.contexts[i]
 
     def tokens(self, i: int) -> int:
+        short = self.scenario.short
+        if short and random.Random(f"length {self.seed} {i}").random() < short:
+            return SHORT
         return self.scenario.tokens
 
     def first_factor(self, i: int) -> int:
@@ -160,7 +172,7 @@ class Synthetic:
         rng = random.Random(f"{scenario.seed} {i} {drafter.name} {target}")
         alpha = 1 - (1 - scenario.alpha_at(i)) * drafter.worse * self._targets[target].worse
         alpha = max(alpha, 0.05)
-        draw, n = rng.random, scenario.tokens
+        draw, n = rng.random, self.tokens(i)
         if scenario.shape == "geometric":
             hits = [draw() < alpha for _ in range(n)]
         else:
