@@ -74,14 +74,19 @@ async def overloaded(
     async def measure(setting: Setting) -> None:
         began = time.perf_counter()
         shown = progress(setting.name, len(asked))
-        outcome = found[setting.name] = await run(setting, pace, asked, moments, CALM * c, shown)
+        try:
+            outcome = await run(setting, pace, asked, moments, CALM * c, shown)
+        except Exception as error:  # noqa: BLE001 - the others' minutes are not lost for it
+            say(f"  {setting.name}: broke off: {type(error).__name__}: {error}")
+            return
+        found[setting.name] = outcome
         took = time.perf_counter() - began
         say(f"  {setting.name}: {outcome.seconds:.1f} s (took {took:.0f} s)")
 
     for together in _taking_turns(settings):
         await asyncio.gather(*map(measure, together))
     plain = found[settings[0].name]
-    return [row(found[setting.name], plain, own) for setting in settings]
+    return [row(found[s.name], plain, own) for s in settings if s.name in found]
 
 
 def _taking_turns(settings: Sequence[Setting]) -> list[list[Setting]]:
@@ -144,6 +149,9 @@ async def main(options: argparse.Namespace) -> int:
     say(about)
     rows = await overloaded(settings, pace, asked, own, c)
     lines, good = publish.criteria(rows)
+    broken = [setting.name for setting in settings if setting.name not in {r.name for r in rows}]
+    lines += [f"FAIL  {name}: it broke off" for name in broken]
+    good = good and not broken
     shown = "\n".join(lines)
     parts = [about, publish.table(rows), publish.work(rows), f"```text\n{shown}\n```"]
     before: list[Row] = []

@@ -55,6 +55,8 @@ class Row:
     """Of it, what prompts and drafts cost as the target's input."""
     overrun: float
     client_cpu: float
+    failed: tuple[str, ...]
+    """Why requests failed, one each."""
     notes: tuple[str, ...]
     """What the reports say most often of how requests fell back."""
 
@@ -95,6 +97,7 @@ def row(outcome: Outcome, plain: Outcome, own: Sequence[str]) -> Row:
         input_usd=outcome.target.input_usd,
         overrun=outcome.overrun,
         client_cpu=outcome.client_cpu,
+        failed=tuple(a.error for a in answers if a.error is not None),
         notes=_common([note for r in reports for note in r.notes]),
     )
 
@@ -141,6 +144,9 @@ def figures(row: Row, plain: Row) -> dict[str, str]:
 
 def verdicts(row: Row, plain: Row) -> list[Verdict]:
     """What the setting is held to."""
+    if row.failed:
+        said = f"no request may fail, {len(row.failed)} did"
+        return [Verdict(said, False, row.failed[0])]
     if row.name == plain.name:
         return []
     if row.lossy and not row.speculated:

@@ -47,7 +47,7 @@ def work(rows: Sequence[Row]) -> str:
 def criteria(rows: Sequence[Row]) -> tuple[list[str], bool]:
     """Lines that say pass, FAIL or "not had" with the reason, and whether none failed."""
     lines, good = [], True
-    for r in rows[1:]:
+    for r in rows:
         for verdict in verdicts(r, rows[0]):
             if verdict.held is None:
                 lines.append(f"      {r.name}: {verdict.said}")
@@ -55,6 +55,8 @@ def criteria(rows: Sequence[Row]) -> tuple[list[str], bool]:
             good = good and verdict.held
             why = "" if verdict.held else f" – {verdict.reason}"
             lines.append(f"{'pass' if verdict.held else 'FAIL'}  {r.name}: {verdict.said}{why}")
+        if r is rows[0] or r.failed:
+            continue
         for name, reason in figures(r, rows[0]).items():
             lines.append(f"      {r.name}: the article's {name} not had: {reason}")
         if not figures(r, rows[0]):

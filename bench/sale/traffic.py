@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import openai
+
 from specroute import report
 from specroute.reference import corpus
 from specroute.reference.pace import Pace
@@ -35,6 +37,8 @@ class Answer:
     cached_tokens: int
     """Of the prompt, as ``usage`` says."""
     report: Report | None
+    error: str | None = None
+    """Why there is no answer, or not all of it: a request that failed."""
 
 
 def questions(count: int) -> list[Messages]:
@@ -65,6 +69,14 @@ async def ask(client: Any, model: str, messages: Messages, at: float) -> Answer:
     """Stream one greedy answer at its moment (``time.perf_counter``), and count from then: what a
     busy client takes to get to it is the caller's wait as well."""
     await asyncio.sleep(max(0.0, at - time.perf_counter()))
+    try:
+        return await _streamed(client, model, messages, at)
+    except openai.OpenAIError as error:
+        took = time.perf_counter() - at
+        return Answer("", took, took, 0, 0, 0, None, f"{type(error).__name__}: {error}")
+
+
+async def _streamed(client: Any, model: str, messages: Messages, at: float) -> Answer:
     first, parts, usage = None, [], None
     stream = await client.chat.completions.create(
         model=model,

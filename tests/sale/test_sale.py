@@ -87,6 +87,18 @@ def test_a_lossy_setting_that_used_no_draft_is_not_had() -> None:
     assert "2x the verdict is not JSON: N" in verdict.said
 
 
+def test_a_request_that_fails_is_a_failure() -> None:
+    """Whatever the figures of the others."""
+    found = outcome("score K = 16", 0.1, 20.0, 0.5, drafted=8)
+    found.answers[1] = replace(found.answers[1], report=None, error="RateLimitError: later")
+    made, plain = against(found)
+    lines, good = publish.criteria([plain, made])
+    assert not good
+    assert lines == [
+        "FAIL  score K = 16: no request may fail, 1 did \N{EN DASH} RateLimitError: later"
+    ]
+
+
 def test_a_bill_is_what_a_server_was_asked_for() -> None:
     """At full, cached and output prices; what was cancelled in the queue is on none."""
     record = Record("1", 0.0, "/", "c", prompt_tokens=1000, cached_tokens=600)
