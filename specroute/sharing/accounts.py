@@ -20,10 +20,13 @@ MOST_UNTOLD = 4096
 MOST_WANTED = 256
 """Leaves that are asked for at once."""
 
-LEAVE_S = 10.0
+LEAVE_S = 20.0
 """How long a leave lasts unless it is renewed."""
-RENEWED_S = 5.0
-"""It is asked for again where less than that is left."""
+RENEWED_S = 10.0
+"""It is asked for again where less than that is left,"""
+KEPT_S = 600.0
+"""as long as this client has made a plan in the class within that time: requests of rare classes
+come minutes apart."""
 
 Key = tuple[str, str, str]
 """Policy, target and traffic class, each by its name."""
@@ -211,17 +214,22 @@ class Leaves:
         self._clock = clock
         self._wanted: dict[Key, None] = {}
         self._until: dict[Key, float] = {}
+        self._planned: dict[Key, float] = {}
+        """When each was last asked after."""
         self._exploring: Counter[Key] = Counter()
 
     def has(self, key: Key) -> bool:
         """Whether it is this worker's now. It is asked for where it isn't, or ends soon."""
-        left = self._until.get(key, -inf) - self._clock()
-        if left < RENEWED_S and len(self._wanted) < MOST_WANTED:
+        now = self._clock()
+        left = self._until.get(key, -inf) - now
+        if left > 0:
+            self._planned[key] = now
+        elif len(self._wanted) < MOST_WANTED:
             self._wanted[key] = None
         return left > 0
 
     def exploring(self, key: Key) -> Callable[[object], None]:
-        """It is kept as long as what it was asked for lasts."""
+        """It is kept until what is returned is called."""
         self._exploring[key] += 1
 
         def end(_: object) -> None:
@@ -232,18 +240,26 @@ class Leaves:
         return end
 
     def wanted(self) -> list[Key]:
-        """Those to ask for now."""
+        """Those to ask for now: new ones, and those of which little is left."""
         found, self._wanted = self._wanted, {}
-        soon = self._clock() + RENEWED_S
-        found.update((k, None) for k in self._exploring if self._until.get(k, -inf) < soon)
+        now = self._clock()
+        for key, until in self._until.items():
+            used = key in self._exploring or now - self._planned[key] < KEPT_S
+            if used and until - now < RENEWED_S and len(found) < MOST_WANTED:
+                found[key] = None
         return list(found)
 
     def given(self, keys: list[Key], until: float) -> None:
         """These are this worker's until then."""
         now = self._clock()
-        self._until = {key: end for key, end in self._until.items() if end > now}
-        self._until.update(dict.fromkeys(keys, until))
+        for key in keys:
+            self._planned.setdefault(key, now)
+            self._until[key] = until
+        for key in [key for key, end in self._until.items() if end <= now]:
+            del self._until[key]
+            self._planned.pop(key, None)
 
     def lost(self) -> None:
         """None is any more."""
         self._until.clear()
+        self._planned.clear()

@@ -94,6 +94,7 @@ async def speculating(
     policy: Mapping[str, Any] | None = None,
     provider: Mapping[str, Any] | None = None,
     shadow: float = 0.0,
+    store: Mapping[str, Any] | None = None,
     **client: Any,
 ) -> AsyncIterator[AsyncSpecRoute]:
     """A client whose model ``m`` speculates on the server's script with a table drafter.
@@ -116,6 +117,7 @@ async def speculating(
         "models": {"m": {"targets": ["lab:chain"], "drafts": ["table"], "policy": policy}},
         # What a draft is asked for is counted: no more than the requests' own.
         "shadow": {"share": shadow},
+        "store": dict(store or {}),
     }
     async with AsyncSpecRoute(config=config, **client) as made:
         router = made.router
