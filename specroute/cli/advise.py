@@ -16,19 +16,19 @@ def advise(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Say what to change, each piece of advice with the figure behind it."""
+    import time
     from dataclasses import asdict
 
     from specroute import advice, ledger
     from specroute import config as configs
+    from specroute.cli.measurements import figures, kept
     from specroute.config import provider_for
-    from specroute.measure import Measurements
-    from specroute.measured import Kept
     from specroute.profiles import load_profile
     from specroute.types import TargetRef
 
     loaded = configs.load(file, overrides=override or ())
-    seen, kept = Measurements(), Kept(loaded)
-    figures = kept.load(seen)
+    seen, _ = kept(file, override or ())
+    measured = sum(1 for _ in figures(seen, time.time()))
 
     def price_of(target: str) -> ledger.Price | None:
         ref = TargetRef.parse(target)
@@ -41,10 +41,10 @@ def advise(
 
         typer.echo(json.dumps([asdict(each) for each in found], ensure_ascii=False, indent=2))
         return
-    if not figures:
+    if not measured:
         typer.echo("Nothing was measured yet for the targets of this config: use it first.")
         return
     if not found:
-        typer.echo(f"Nothing to change, by {figures} figures.")
+        typer.echo(f"Nothing to change, by {measured} figures.")
     for each in found:
         typer.echo(f"{each.topic}: {each.about}\n  measured: {each.figure}\n  {each.change}\n")

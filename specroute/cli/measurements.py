@@ -23,7 +23,8 @@ def measurements(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Show what was measured: each figure with its 90 % interval, its weight and its age."""
+    """Show what was measured: each figure with its 90 % interval, its weight and its age; of
+    workers that share a Redis, what they know together."""
     from specroute.cli.tables import print_table
 
     seen, path = kept(file, override or ())
@@ -43,13 +44,24 @@ def measurements(
 
 
 def kept(file: Path | None, overrides: list[str] | tuple[str, ...]) -> tuple[Measurements, Any]:
-    """What was kept for a config, and the file it is kept in."""
+    """What was measured for a config, and where it is: at the Redis that its workers share, as
+    seen from this machine, else in this machine's file."""
+    import asyncio
+
     from specroute import config as configs
     from specroute.measure import Measurements
     from specroute.measured import Kept
+    from specroute.sharing import Sharing, shared
 
     loaded = configs.load(file, overrides=overrides)
     where, seen = Kept(loaded), Measurements()
+    if shared(loaded):
+        sharing = Sharing(loaded, where, seen)
+        problem = asyncio.run(sharing.look())
+        if problem is None:
+            return seen, f"shared at {sharing.shown}"
+        typer.echo(f"{sharing.shown} can't be read ({problem}): this machine's own", err=True)
+        seen = Measurements()
     where.load(seen)
     return seen, where.path
 

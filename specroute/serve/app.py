@@ -137,6 +137,9 @@ def make_app(
         return JSONResponse({"status": "ok"})
 
     def metrics(_: Any) -> Response:
+        sharing = getattr(proxy.router.speculation, "sharing", None)
+        if sharing is not None:
+            proxy.metrics.sharing(sharing.state == "shared", sharing.counts)
         return Response(proxy.metrics.text(), media_type=CONTENT_TYPE)
 
     def models(_: Any) -> Response:

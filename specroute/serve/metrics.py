@@ -6,7 +6,7 @@ names or ``other``, so that callers can't fill the memory with names of their ow
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -51,6 +51,8 @@ class Metrics:
         )
         self.refused = counter("refused", "Requests turned away by the proxy itself.", "reason")
         self.in_flight = Gauge("specroute_in_flight", "Requests under way.", registry=self.registry)
+        self._up: Gauge | None = None
+        self._shared: Gauge | None = None
 
     def observe(self, report: Report) -> None:
         """Enter one finished call."""
@@ -76,6 +78,24 @@ class Metrics:
         self._accepted.labels(model).inc(report.accepted)
         for attempt in report.attempts:
             self._attempts.labels(attempt.purpose, attempt.outcome).inc()
+
+    def sharing(self, up: bool, counts: Mapping[str, int]) -> None:
+        """How a worker stands with those that it shares measurements with."""
+        if self._up is None or self._shared is None:
+            self._up = Gauge(
+                "specroute_measurements_shared",
+                "1: measurements are shared with other workers; 0: their store is away.",
+                registry=self.registry,
+            )
+            self._shared = Gauge(
+                "specroute_shared_measurements",
+                "Messages told and heard, and observations, since the start.",
+                ["what"],
+                registry=self.registry,
+            )
+        self._up.set(up)
+        for what, count in counts.items():
+            self._shared.labels(what).set(count)
 
     def text(self) -> bytes:
         """The page that a monitor reads."""

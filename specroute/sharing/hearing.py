@@ -37,9 +37,12 @@ def heard(
     found: list[Entry] = []
     for kind, rows in data.items():
         read = _KINDS.get(kind)
-        if read is not None:
-            for row in rows:
+        for row in rows if read is not None else ():
+            assert read is not None
+            try:
                 found.extend(read(reader, row))
+            except BAD as error:
+                raise ValueError(f"{kind} {row!r:.80}: {error}") from error
     return found
 
 
@@ -108,7 +111,7 @@ class _Reader:
                 tpot_s=tpot_s,
                 tokens=_count(tokens),
                 context=_count(context),
-                in_flight=_count(in_flight),
+                in_flight=_number(in_flight, 1e6),
                 at=self._at,
             )
             yield 1, partial(self._timed, partial(self._pace_known, at), enter)

@@ -153,11 +153,12 @@ class Telling:
         tpot_s: float | None,
         tokens: int,
         context: int,
-        in_flight: int,
+        in_flight: float,
     ) -> None:
         at = self._at(target)
         times = [None if s is None else _short(s) for s in (ttft_s, tpot_s)]
-        self._put("pace", at, self._class(traffic), *times, tokens, context, in_flight)
+        load = _short(in_flight)
+        self._put("pace", at, self._class(traffic), *times, tokens, context, load)
 
     def _answer(self, target: str, traffic: str, tokens: int) -> None:
         at = self._at(target)

@@ -66,7 +66,7 @@ class Sharing:
         config: Config,
         kept: Kept,
         measurements: Measurements,
-        supervisor: Supervisor,
+        supervisor: Supervisor | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -74,7 +74,7 @@ class Sharing:
     ) -> None:
         assert config.store.url is not None
         parts = urlsplit(config.store.url)
-        self._shown = parts.hostname or parts.path
+        self.shown = parts.hostname or parts.path
         self.names = Names(config, kept)
         self.measurements = measurements
         self.accounts = Accounts(telling=True)
@@ -83,7 +83,7 @@ class Sharing:
         """``told``, ``told_bytes``: messages; ``heard``: others'; ``entered``, ``left_out``: their
         observations; ``lost``: own ones, when nobody could be told for long; ``skipped``: what
         couldn't be read; ``gaps``: when others' messages were missed; ``failed``: visits."""
-        self._supervisor = supervisor
+        self._supervisor = supervisor or Supervisor()
         self._clock, self._wall = clock, wall
         self._rng = rng or random.Random()
         self._leaves = Leaves(clock)
@@ -107,7 +107,7 @@ class Sharing:
         measurements.heard = self.told
 
     def __repr__(self) -> str:
-        return f"Sharing({self._shown!r}, {str(self.state)!r})"
+        return f"Sharing({self.shown!r}, {str(self.state)!r})"
 
     def goes_on_as(self, other: Sharing) -> bool:
         """Whether the other one would tell and hear the same, of the same measurements."""
@@ -155,6 +155,12 @@ class Sharing:
             return
 
     async def _run(self) -> None:
+        try:
+            await self._go_on()
+        finally:
+            await self._server.aclose()
+
+    async def _go_on(self) -> None:
         wait, task = LEAST_WAIT_S, asyncio.current_task()
         assert task is not None
         # redis-py may answer though its caller was cancelled meanwhile, or say that it timed out.
@@ -178,7 +184,7 @@ class Sharing:
         self.counts["failed"] += 1
         if self.state is not State.AWAY:
             said = f"{type(error).__name__}: {error}".splitlines()[0]
-            log.warning("measurements are not shared, %s is away (%s)", self._shown, said)
+            log.warning("measurements are not shared, %s is away (%s)", self.shown, said)
         self.state = State.AWAY
         self._leaves.lost()
         self._met.set()
@@ -243,7 +249,7 @@ class Sharing:
         self._leaves.given(given, asked_at + LEAVE_S - server.ANSWER_S)
         if self.state is not State.SHARED:
             if self.state is State.AWAY:
-                log.warning("measurements are shared again, %s is back", self._shown)
+                log.warning("measurements are shared again, %s is back", self.shown)
             self.state = State.SHARED
             self._met.set()
         if left is not None:
@@ -360,19 +366,23 @@ class Sharing:
             kind = f"{type(error).__name__}: " if isinstance(error, Exception) else ""
             log.warning(
                 "of what other workers share at %s, some is skipped (%s): %s%.200s",
-                self._shown, what, kind, error,
+                self.shown, what, kind, error,
             )  # fmt: skip
 
-    async def look(self) -> None:
-        """Hear all there is, and tell nothing. Raises redis-py's errors."""
-        await self._join()
-        assert self._place is not None
-        while True:
-            seen = await self._server.visit(self._place)
-            await self._hear(seen)
-            if not seen.behind:
-                break
-        await self._server.aclose()
+    async def look(self) -> str | None:
+        """Hear all there is, and tell nothing; why it can't be had, where it can't."""
+        try:
+            await self._join()
+            assert self._place is not None
+            while True:
+                seen = await self._server.visit(self._place)
+                await self._hear(seen)
+                if not seen.behind:
+                    return None
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the store is said
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+        finally:
+            await self._server.aclose()
 
     def stop(self) -> None:
         """Tell and hear nothing more; from any thread."""
@@ -386,6 +396,7 @@ class Sharing:
         if self.measurements.heard == self.told:
             self.measurements.heard = None
         if task is None:
+            await self._server.aclose()
             return
         task.cancel()
         await asyncio.wait({task})

@@ -142,3 +142,4 @@ async def test_of_all_workers_one_at_a_time_explores(
             while min(spent()) < 0.98 * all_of_it:  # noqa: ASYNC110 - nobody waits for it
                 await asyncio.sleep(0.01)
         assert max(spent()) <= 1.02 * all_of_it
+        assert [sharing(each).counts["skipped"] for each in crowd] == [0] * 4
