@@ -23,7 +23,9 @@ PER_IMAGE = 1600
 OUTPUT = 1024
 """Tokens of an answer where the request doesn't limit it."""
 
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict")
+_LIMITS = (
+    "max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict", "max_new_tokens"
+)  # fmt: skip
 _TEXTS = ("prompt", "input", "input_ids", "suffix", "instructions", "text")
 
 
@@ -61,7 +63,11 @@ def estimate(content: bytes | None) -> Estimate:
 
 
 def of_body(body: Mapping[str, Any]) -> Estimate:
-    """Of a chat, completions, responses or embeddings body."""
+    """Of a chat, completions, responses or embeddings body, or of SGLang's native one, whose
+    limit is among its ``sampling_params``."""
+    params = body.get("sampling_params")
+    if isinstance(params, Mapping):
+        body = {**params, **body}
     prompt = sum(_tokens(body[name]) for name in _TEXTS if name in body)
     messages = body.get("messages")
     if isinstance(messages, list):
@@ -78,7 +84,7 @@ def of_body(body: Mapping[str, Any]) -> Estimate:
     limits = [body[name] for name in _LIMITS if _is_count(body.get(name))]
     each = max(limits) if limits else OUTPUT
     times = body["n"] if _is_count(body.get("n")) else 1
-    several = body.get("prompt")
+    several = body.get("prompt", body.get("input_ids"))
     if isinstance(several, list) and several and not isinstance(several[0], int):
         times *= len(several)  # A prompt each.
     best = body["best_of"] if _is_count(body.get("best_of")) else 1

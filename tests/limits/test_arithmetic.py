@@ -87,6 +87,9 @@ BODIES = [
         },
         (1 + PER_IMAGE + PER_MESSAGE, 1),
     ),
+    ({"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 5}}, (3, 5)),
+    ({"input_ids": [[1, 2], [3]], "sampling_params": {"max_new_tokens": 5, "n": 2}}, (3, 20)),
+    ({"prompt": [[1, 2], [3]], "n_predict": 4}, (3, 8)),
 ]
 
 
