@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-live test-frameworks check format bench bench-closed bench-policy bench-faults bench-sale docs wheel-test ci clean
+.PHONY: help setup demo test test-live test-frameworks check format bench bench-closed bench-policy bench-faults bench-crowd bench-sale docs wheel-test ci clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -68,6 +68,12 @@ bench-faults: $(STAMP)  ## The fault table beside its peers, a crowd with faults
 	@$(PY) bench/faults.py
 	@$(PY) bench/fault_crowd.py
 	@$(PY) -m tests.faults.runs --runs $(RUNS)
+
+# CROWD: which scenarios and options, as `python -m bench.crowd --help` has them.
+CROWD ?=
+
+bench-crowd: $(STAMP)  ## A thousand requests at once in 2 GB: who is answered, how evenly, what is left
+	@$(PY) -m bench.crowd $(CROWD)
 
 bench-policy: $(STAMP)  ## What the policies win and lose in virtual time, and whether it holds
 	@$(PY) bench/policy.py
