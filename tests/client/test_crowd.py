@@ -102,9 +102,10 @@ async def test_a_crowd_is_answered_right(
     policy: Any, drafts: list[str], stream: bool, methods: set[Method] | None
 ) -> None:
     """Whoever asks for what: each gets its own answer, by the method that was asked for."""
+    crowd = CROWD // 2 if policy is LANES else CROWD  # Lanes are further requests.
     async with asked_by(policy, *drafts) as (client, _):
-        found = await asyncio.gather(*(one(client, n, stream) for n in range(CROWD)))
-    assert [text for text, _ in found] == ANSWERS
+        found = await asyncio.gather(*(one(client, n, stream) for n in range(crowd)))
+    assert [text for text, _ in found] == ANSWERS[:crowd]
     if methods is not None:
         assert {method for _, method in found} == {m.value for m in methods}
 
