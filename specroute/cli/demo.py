@@ -51,8 +51,8 @@ def demo(
             "for provisional text plain:0, a target that shows nothing]."
         ),
     ] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts of each class.")] = 4,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Longest answer.")] = 160,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts of each class.")] = 6,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Longest answer.")] = 100,
     pace: Annotated[
         str | None, typer.Option(help=f"The reference server's simulated pace [{PACE}].")
     ] = None,

@@ -116,13 +116,14 @@ class Adaptive:
             else:
                 choices.append(found)
         if not choices:
-            return self._plain(plain, said[1] or "its rounds are timed first")
+            why = said[1] or "its rounds are timed first"
+            return self._plain(plain, f"{why}; plain is predicted to take {_amount(plain)}")
         best, account = self._drawn(choices, ask, plain_j, figures(PLAIN), rng), ask.account
         if best.candidate == PLAIN:
             said_why = f"plain's pace is timed again, since it may be better; {_wins(best)}"
             return replace(self._plain(plain, said_why), strays=best.strays)
         if best.trial:
-            return self._planned(best, plain, _trial_reason(best))
+            return self._planned(best, plain, _trial_reason(best, plain))
         at = None
         if self.tune_draft_temperature and ask.temperature is not None:
             seen = figures(best.candidate).by_temperature
@@ -342,10 +343,13 @@ def _reason(choice: _Choice, plain: Forecast) -> str:
     )
 
 
-def _trial_reason(choice: _Choice) -> str:
+def _trial_reason(choice: _Choice, plain: Forecast) -> str:
+    known = (
+        f"it is predicted at {choice.gain:.2f} times the plain pace, and may be better than that"
+    )
     return (
-        f"{_pace(choice)} is tried: it is predicted at {choice.gain:.2f} times the plain pace, and "
-        "may be better than that"
+        f"{_pace(choice)} is tried: {known if choice.gain else 'it may be better than plain'}; "
+        f"plain is predicted to take {_amount(plain)}"
     )
 
 
