@@ -253,22 +253,28 @@ class Model(Backend):
         together = len(decoding) > ALONE
         with torch.inference_mode():
             self._release([w.state for w in decoding] if together else [])
-            ends = []
-            for work in works:
-                if work.score is not None:
-                    source, start = self._scored_before(work.state)
-                    if start and len(work.state.ids) - start <= SHORT_END:
-                        ends.append((work, source, start))
-                        continue
-                if not (together and _continues(work)):
-                    self._one(work)
+            ends = self._short_ends(works)
             if len(ends) > ALONE:
+                # Before all others, which may go on from one of them.
                 self._ends(ends)
             else:
-                for work, _, _ in ends:
+                ends = []
+            read = {id(work) for work, _, _ in ends}
+            for work in works:
+                if not (id(work) in read or (together and _continues(work))):
                     self._one(work)
             if together:
                 self._many(decoding)
+
+    def _short_ends(self, works: Sequence[Work]) -> list[tuple[Work, _ModelState, int]]:
+        """The scored prompts of which all but a short end is known: from whom, and how much."""
+        found = []
+        for work in works:
+            if work.score is not None:
+                source, start = self._scored_before(work.state)
+                if start and len(work.state.ids) - start <= SHORT_END:
+                    found.append((work, source, start))
+        return found
 
     def _ends(self, ends: Sequence[tuple[Work, _ModelState, int]]) -> None:
         """Read the ends of several scored prompts in one pass: what is known of each is padded on

@@ -137,6 +137,31 @@ def test_short_ends_read_together_are_scored_as_from_scratch(model_server: Refer
         assert after[0].scores.logprob(3) == pytest.approx(after[1].scores.logprob(3), abs=1e-4)
 
 
+def test_a_prompt_goes_on_from_an_end_that_is_read_in_the_same_step(
+    model_server: ReferenceServer,
+) -> None:
+    """Many ends share a pass; a later work names one of them as its parent."""
+    model = model_server.backend
+    assert isinstance(model, Model)
+    rng = random.Random(6)
+    ids = [[rng.randrange(model.size) for _ in range(30)] for _ in range(ALONE + 1)]
+    for size in (20, 26):
+        works = [Work(model.new_state(each[:size]), 0, None, 1) for each in ids]
+        for work in works:
+            work.state.computed = size
+        if size == 20:
+            model.run(works)
+    longer = model.new_state([*ids[0][:26], 9, 9])
+    longer.computed = 28
+    works.append(Work(longer, 26, works[0].state))
+    model.run(works)
+    alone = Work(model.new_state(list(longer.ids)), 0)
+    model.run([alone])
+    assert works[-1].scores is not None
+    assert alone.scores is not None
+    assert works[-1].scores.logprob(3) == pytest.approx(alone.scores.logprob(3), abs=1e-4)
+
+
 async def ask(server: ReferenceServer, prompts: list[str], **body: Any) -> list[str]:
     """Texts of completions that are sent at once."""
     async with httpx2.AsyncClient(base_url=server.base_url, timeout=30) as client:
