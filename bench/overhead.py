@@ -3,8 +3,9 @@
 ``make bench`` runs it. A lean server in a process of its own answers plain and streamed (20 chunks)
 calls; the contenders take turns, round by round, in an order that changes, and what is compared is
 the ratio within a round. Printed: the median wall time of a call, the median ratio of wall times
-with a bootstrap interval, and that of CPU times, which other work on the machine disturbs less.
-``--with-litellm`` measures LiteLLM's Router beside them, in an environment of its own.
+with a bootstrap interval, and that of CPU times, which other work on the machine disturbs less;
+then the requests per second of each at 200 at once. ``--with-litellm`` measures LiteLLM's Router
+beside them, in an environment and over an HTTP stack of its own.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ PEER_VERSION = "litellm==1.110.2"
 MESSAGES: Any = [{"role": "user", "content": "Say a few words about the weather today, please."}]
 CALLS = {1: 120, 50: 300, 200: 600}
 """Calls in a round, by how many are made at once; half as many when streamed."""
+
+CROWD = 200
+"""How many calls at once the requests per second are told of."""
+SHARE = 0.9
+"""Of ``AsyncOpenAI``'s requests per second, that ``AsyncSpecRoute`` has to sustain."""
 
 Run = Callable[[bool, int, int], Awaitable[float]]
 
@@ -131,6 +137,19 @@ def ratio(
     return statistics.median(ratios), medians[50], medians[1949]
 
 
+def per_second(rows: list[dict[str, Any]], contenders: Sequence[str]) -> list[str]:
+    """The lines on requests per second, from the rows with ``CROWD`` at once."""
+    lines = [f"{'requests per second':28}" + "".join(f"{name:>16}" for name in contenders)]
+    for row in rows:
+        if not row["what"].endswith(f"x{CROWD}"):
+            continue
+        rates = "".join(f"{1e3 / row[name]:>16.0f}" for name in contenders if name in row)
+        share = 1 / row["ratio"][0]
+        verdict = "pass" if share >= SHARE else "FAIL"
+        lines.append(f"{row['what']:28}{rates}  {share:.2f} of openai's (>= {SHARE}): {verdict}")
+    return lines
+
+
 async def measure(
     contenders: list[Contender], stream: bool, at_once: int, rounds: int, rng: random.Random
 ) -> None:
@@ -188,7 +207,7 @@ async def main() -> int:
         plain = openai.AsyncOpenAI(**arguments, http_client=make[transport]())
         ours = AsyncSpecRoute(**arguments, http_client=make[transport]())
         contenders = [contender("openai", plain), contender("specroute", ours)]
-        if peer is not None and transport == "aiohttp":  # The transport LiteLLM uses, too.
+        if peer is not None:
             contenders.append(Contender("litellm", peer.run))
         for stream in (False, True):
             for at_once in map(int, options.at_once.split(",")):
@@ -214,6 +233,8 @@ async def main() -> int:
     server.close()
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    if str(CROWD) in options.at_once.split(","):
+        print("\n".join(per_second(rows, ["openai", "specroute", *(["litellm"] if peer else [])])))
     print(f"worst median ratio {worst:.3f} (aim: at most 1.10)")
     return 0
 

@@ -98,6 +98,8 @@ class Reply:
     hint: str | None = None
     """For an error status: what to check."""
     extensions: Mapping[str, Any] = field(default_factory=dict)
+    encoded: bool = False
+    """``body`` is under the ``Content-Encoding`` that its headers name."""
 
 
 class ReplyBody(Protocol):

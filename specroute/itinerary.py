@@ -56,7 +56,10 @@ class Itinerary:
     @property
     def last(self) -> bool:
         """Whether :attr:`here` is all that is left to be asked for the first time."""
-        return all(target in self._asked for target in self.targets) or not self.moves(Fault.RATE)
+        for target in self.targets:
+            if target not in self._asked:
+                return not self.moves(Fault.RATE)
+        return True
 
     def options(self, fault: Fault | None = None, *, resuming: bool = False) -> list[TargetRef]:
         """Who may be asked next, the best first.

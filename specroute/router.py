@@ -45,6 +45,9 @@ from specroute.types import Report
 log = logging.getLogger("specroute")
 
 
+NO_OPTIONS = Options()
+
+
 class Router:
     """Answers requests by a config.
 
@@ -179,52 +182,27 @@ class Router:
     async def handle(self, request: RouterRequest) -> Reply:
         """Answer one request. An error status of the provider's is a reply; whatever else goes
         wrong is raised (:mod:`specroute.errors`). Nothing is retried after the first byte."""
-        if request.method == "POST" and request.path.endswith((CHAT, COMPLETIONS)):
-            fields = request.fields
-            if fields is None and isinstance(request.body, bytes):
-                try:
-                    fields = request.json()
-                except RequestError:
-                    fields = None
-            if fields is not None and isinstance(fields.get("model"), str):
-                return await self._text(request, fields)
-        return await self._other(request)
-
-    async def _text(self, request: RouterRequest, fields: Mapping[str, Any]) -> Reply:
+        fields = _text_fields(request)
+        if fields is None:
+            return await self._other(request)
+        options = NO_OPTIONS
         if FIELD in fields:
             options = Options.read(fields[FIELD])
             body = request.json()
             body.pop(FIELD, None)
             request.body = wire.dumps(body)
             rewrite(request)
-        else:
-            options = Options()
-        policy = _policy(options, request)
+        policy = request.policy if options is NO_OPTIONS else _policy(options, request)
         resolved = self.routes.resolve(fields["model"])
         purse, capped = self._purse(options, request, resolved)
-        with held(purse):
-            return await self._begun(request, fields, options, policy, resolved, capped)
-
-    async def _begun(
-        self,
-        request: RouterRequest,
-        fields: Mapping[str, Any],
-        options: Options,
-        policy: PolicyConfig | None,
-        resolved: Resolved,
-        capped: tuple[str, ...],
-    ) -> Reply:
         streamed = fields.get("stream") is True
-        deadline = Deadline(self.routes.limits(resolved, request, streamed=streamed))
-        redact = self.redactor(request)
-        tally = PlainTally(resolved.asked, resolved.target, deadline, self.routes.price_of, redact)
-        tally.notes += (*resolved.notes, *capped)
-        handle = tally.handle
-        if capped:
-            handle.update(notes=capped)
-        self._announce(handle, request.on_report)
         chat = request.path.endswith(CHAT)
-        with self.telemetry.request(handle, chat=chat, asked=resolved.asked, streamed=streamed):
+        tally = self._tally(request, resolved, capped, streamed=streamed)
+        handle = tally.handle
+        with (
+            held(purse),
+            self.telemetry.request(handle, chat=chat, asked=resolved.asked, streamed=streamed),
+        ):
             trace = None if self.recorder is None else self._record(self.recorder, request, tally)
             if not options.provisional:
                 return await self._answer(
@@ -238,7 +216,7 @@ class Router:
             preview = Preview(
                 self.supervisor,
                 handle,
-                deadline,
+                tally.deadline,
                 chat=chat,
                 model=resolved.target.model,
             )
@@ -247,6 +225,25 @@ class Router:
                     request, fields, resolved, tally, options, policy, preview, trace
                 )
             )
+
+    def _tally(
+        self,
+        request: RouterRequest,
+        resolved: Resolved,
+        capped: tuple[str, ...],
+        *,
+        streamed: bool,
+    ) -> PlainTally:
+        """What the request comes to; its report is announced. Its deadline runs from now on."""
+        routes = self.routes
+        deadline = Deadline(routes.limits(resolved, request, streamed=streamed))
+        redact = routes.redactor(request)
+        tally = PlainTally(resolved.asked, resolved.target, deadline, routes.price_of, redact)
+        tally.notes += (*resolved.notes, *capped)
+        if capped:
+            tally.handle.update(notes=capped)
+        self._announce(tally.handle, request.on_report)
+        return tally
 
     async def _answer(
         self,
@@ -267,7 +264,7 @@ class Router:
         )
         reason, failed = "no model of this client has drafts", None
         try:
-            target = await attempts.start()
+            target = resolved.target if self.direct else await attempts.start()
             if self.speculation is not None:
                 at = self.routes.at(resolved, target)
                 call = self._call(request, at, policy, options, tally.deadline, handle)
@@ -297,9 +294,10 @@ class Router:
         self, request: RouterRequest, resolved: Resolved, policy: PolicyConfig | None
     ) -> Resolved:
         """With the target first that the policy chooses, where it may choose."""
-        model, targets = resolved.model, resolved.targets
+        model = resolved.model
         if model is None or not model.interchangeable or self.speculation is None:
             return resolved
+        targets = resolved.targets
         if len(targets) < 2:
             return resolved
         path = CHAT if request.path.endswith(CHAT) else COMPLETIONS
@@ -312,9 +310,9 @@ class Router:
     ) -> tuple[Purse | None, tuple[str, ...]]:
         """What this request may cost (``None``: anything), and a note if its answer was limited."""
         own = None if resolved.model is None else resolved.model.max_cost_usd
-        limits = [usd for usd in (options.max_cost_usd, own) if usd is not None]
-        if not limits:
+        if own is None and options.max_cost_usd is None:
             return None, ()
+        limits = [usd for usd in (options.max_cost_usd, own) if usd is not None]
         target = str(resolved.target)
         price = self.routes.price_of(target)
         purse, cap = purse_for(min(limits), request.json(), price, target)
@@ -408,6 +406,19 @@ class Router:
             await self._own_store.aclose()
         if self._own_client:
             await self.http_client.aclose()
+
+
+def _text_fields(request: RouterRequest) -> Mapping[str, Any] | None:
+    """What is known of a text call's body; ``None``: it is another call."""
+    if request.method != "POST" or not request.path.endswith((CHAT, COMPLETIONS)):
+        return None
+    fields = request.fields
+    if fields is None and isinstance(request.body, bytes):
+        try:
+            fields = request.json()
+        except RequestError:
+            return None
+    return fields if fields is not None and isinstance(fields.get("model"), str) else None
 
 
 async def _await(value: Awaitable[None]) -> None:

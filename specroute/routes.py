@@ -206,10 +206,7 @@ class Routes:
     def deployment_in(self, health: Health) -> Callable[[TargetRef], Deployment]:
         """Finds the health of a target at its provider's address."""
 
-        def find(target: TargetRef) -> Deployment:
-            return health.of(provider_for(self.config, target.provider), target.model)
-
-        return find
+        return lambda target: health.of(provider_for(self.config, target.provider), target.model)
 
     def price_of(self, target: str) -> Price | None:
         """What a ``provider:model`` costs now; ``None`` where that isn't known."""
@@ -234,8 +231,13 @@ class Routes:
         copy's, or one that a function gave)."""
         if request.outgoing is None:
             return self.redact
-        key = request.outgoing.headers.get("authorization", "").removeprefix("Bearer ")
-        return lambda text: wire.redact(self.redact(text), (key,))
+        headers = request.outgoing.headers
+
+        def redact(text: str) -> str:
+            key = headers.get("authorization", "").removeprefix("Bearer ")
+            return wire.redact(self.redact(text), (key,))
+
+        return redact
 
     def provider_of(self, request: RouterRequest) -> ProviderConfig:
         """Whose a request is that is no text call; its ``model`` becomes the target's own name."""

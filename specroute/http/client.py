@@ -25,7 +25,7 @@ from specroute.errors import (
 from specroute.http import wire
 from specroute.http.deadline import Deadline
 from specroute.http.events import EventStream, Ready
-from specroute.http.gate import Departure, Gate, Permits, enter
+from specroute.http.gate import Departure, Gate, Gates, Permits, enter
 from specroute.http.idle import look_quickly
 from specroute.http.reply import Body, OpenReply
 from specroute.http.sockets import limits, open_files, out_of_files
@@ -97,7 +97,7 @@ class HttpClient:
         gates: Sequence[Gate] = (),
     ) -> None:
         self.provider = provider
-        self.gates = tuple(gates)
+        self._gates = Gates(provider, gates)
         self.supervisor = supervisor or Supervisor()
         self._client = client
         self._owns_client = client is None
@@ -178,7 +178,8 @@ class HttpClient:
         ``first_token`` or ``total``), :class:`BadAnswer` for a refused redirect, and whatever a
         gate refuses the call with.
         """
-        permits = await self._enter(call, deadline) if self.gates else None
+        gates = self._gates.asked(call.purpose)
+        permits = await self._enter(gates, call, deadline) if gates else None
         request = call.request
         if request is None:
             request = call.built
@@ -186,7 +187,9 @@ class HttpClient:
                 request = call.built = self._request(call)
         watch = Watch(deadline, self.provider.name)
         try:
-            response = await self._exchange(request, call, watch)
+            response = await self._send_once(request, call, watch)
+            if call.follow_redirects and response.has_redirect_location:
+                response = await self._redirected(request, response, call, watch)
         except BaseException as error:
             watch.stop()
             if permits is not None:
@@ -197,21 +200,21 @@ class HttpClient:
         body = Body(response, watch, self.provider.name, self.supervisor, decode, permits)
         return OpenReply(response, body, watch)
 
-    async def _enter(self, call: Call, deadline: Deadline) -> Permits:
+    async def _enter(self, gates: Sequence[Gate], call: Call, deadline: Deadline) -> Permits:
         content = call.content if isinstance(call.content, bytes) else None
         if call.request is not None:
             content = getattr(call.request, "_content", None)
         departure = Departure(
             self.provider, call.model, call.purpose, content, deadline, call.waits
         )
-        return await enter(self.gates, departure)
+        return await enter(gates, departure)
 
-    async def _exchange(self, request: httpx2.Request, call: Call, watch: Watch) -> httpx2.Response:
+    async def _redirected(
+        self, request: httpx2.Request, response: httpx2.Response, call: Call, watch: Watch
+    ) -> httpx2.Response:
+        """The answer behind a redirect of ``request``."""
         origin = request.url
-        for _ in range(MAX_REDIRECTS + 1):
-            response = await self._send_once(request, call, watch)
-            if not (call.follow_redirects and response.has_redirect_location):
-                return response
+        for _ in range(MAX_REDIRECTS):
             target = response.next_request
             await response.aclose()
             if target is None:
@@ -230,6 +233,10 @@ class HttpClient:
                     )
                 _strip_credentials(target, self._own_names)
             request = target
+            response = await self._send_once(request, call, watch)
+            if not response.has_redirect_location:
+                return response
+        await response.aclose()
         raise BadAnswer(
             f"{self.provider.name}: more than {MAX_REDIRECTS} redirects from "
             f"{wire.show_url(str(origin))}",
@@ -254,9 +261,10 @@ class HttpClient:
             }
         sent_at = deadline.clock()
         try:
-            return await watch.guard(
-                self.client.send(request, stream=True, follow_redirects=False, **call.send_options)
-            )
+            with watch:
+                return await self.client.send(
+                    request, stream=True, follow_redirects=False, **call.send_options
+                )
         except httpx2.LocalProtocolError:
             # The original names the offending value, which may be the key.
             raise ConnectFailed(
@@ -347,9 +355,8 @@ class HttpClient:
         try:
             body = await reply.read()
             self._check_status(reply, body)
-            kind = reply.headers.get("content-type", "")
             read = wire.read_answers if listed else wire.read_object
-            data = read(body, provider=self.provider.name, content_type=kind)
+            data = read(body, provider=self.provider.name, headers=reply.headers)
             self._check_error(data)
         except BaseException as error:
             if isinstance(error, BadAnswer):  # It quotes the body.

@@ -47,11 +47,38 @@ class Permit(Protocol):
 
 
 class Gate(Protocol):
-    """Lets calls leave."""
+    """Lets calls leave. One that most calls needn't stop at is :class:`Selective`, too."""
 
     async def enter(self, departure: Departure) -> Permit:
         """Wait until the call may leave, or raise a :class:`~specroute.errors.SpecRouteError`."""
         ...
+
+
+class Selective(Protocol):
+    """A gate that says which calls are its business, so that the others pass without a stop."""
+
+    def concerns(self, provider: ProviderConfig, purpose: str) -> bool:
+        """Whether to ask it about such a call; ``purpose`` as in :class:`Departure`."""
+        ...
+
+
+class Gates:
+    """Those that every call to one provider passes, in this order."""
+
+    __slots__ = ("_gates", "_provider")
+
+    def __init__(self, provider: ProviderConfig, gates: Sequence[Gate]) -> None:
+        self._provider = provider
+        self._gates = [(gate, getattr(gate, "concerns", _always)) for gate in gates]
+
+    def asked(self, purpose: str) -> list[Gate]:
+        """Those whose business such a call is."""
+        provider = self._provider
+        return [gate for gate, concerns in self._gates if concerns(provider, purpose)]
+
+
+def _always(provider: ProviderConfig, purpose: str) -> bool:
+    return True
 
 
 class Permits:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
-from typing import Self
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Self
 
 import httpx2
 
@@ -52,6 +52,11 @@ class OpenReply:
         """Whether :meth:`chunk` undoes a ``Content-Encoding``."""
         return self._body.decoded
 
+    @property
+    def encoded(self) -> bool:
+        """Whether what :meth:`chunk` gives is still under a ``Content-Encoding``."""
+        return self._body.encoded
+
     def on_abandoned(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` when the idle limit ends this; it must not hold the reply."""
         self._body.on_abandoned = callback
@@ -71,17 +76,17 @@ class OpenReply:
         if self._body.permits is not None:
             self._body.permits.settle(usage, error)
 
-    async def chunk(self) -> bytes | None:
+    def chunk(self) -> Coroutine[Any, Any, bytes | None]:
         """The next bytes of the body, ``None`` at its end.
 
         Raises :class:`DeadlineExceeded`, :class:`StreamTruncated`, :class:`StreamAbandoned`. Call
         ``watch.content()`` for bytes that carry content, ``watch.handed()`` on handing some on.
         """
-        return await self._body.chunk()
+        return self._body.chunk()
 
-    async def read(self) -> bytes:
+    def read(self) -> Coroutine[Any, Any, bytes]:
         """The whole body, decoded; closes. Every byte counts as content."""
-        return await self._body.read()
+        return self._body.read()
 
     async def drain(self, seconds: float = DRAIN_S) -> None:
         """Read on to the end for at most ``seconds`` and close, so the connection can be reused."""
@@ -106,9 +111,9 @@ class OpenReply:
         finally:
             await self._body.aclose()
 
-    async def aclose(self) -> None:
+    def aclose(self) -> Coroutine[Any, Any, None]:
         """End the exchange; idempotent."""
-        await self._body.aclose()
+        return self._body.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -130,6 +135,7 @@ class Body:
     __slots__ = (
         "_iterator",
         "_loop",
+        "_next",
         "_provider",
         "_reading",
         "_response",
@@ -138,6 +144,7 @@ class Body:
         "abandoned",
         "closed",
         "decoded",
+        "encoded",
         "kept",
         "on_abandoned",
         "permits",
@@ -163,12 +170,14 @@ class Body:
         self.permits = permits
         self.kept = False
         self.on_abandoned: Callable[[], None] | None = None
-        encoding = response.headers.get("content-encoding", "identity")
-        self.decoded = decode and encoding != "identity"
+        encoded = response.headers.get("content-encoding", "identity") != "identity"
+        self.decoded = decode and encoded
+        self.encoded = encoded and not decode
         # Two generators fewer a chunk than aiter_bytes(), where there is nothing to decode.
         self._iterator: AsyncIterator[bytes] = (
             response.aiter_bytes() if self.decoded else response.stream.__aiter__()  # type: ignore[union-attr]
         )
+        self._next = self._iterator.__anext__
         watch.idle(self._idle)
 
     async def chunk(self) -> bytes | None:
@@ -176,7 +185,8 @@ class Body:
             return self._after_end()
         self._reading = True
         try:
-            return await self._watch.guard(self._iterator.__anext__())
+            with self._watch:
+                return await self._next()
         except StopAsyncIteration:
             self._reading = False
             await self.aclose()
@@ -192,20 +202,17 @@ class Body:
             return self._after_end() or b""
         self._reading = True
         try:
-            body = await self._watch.guard(self._collect())
+            with self._watch:
+                parts: list[bytes] = []
+                async for part in self._iterator:
+                    self._watch.content()
+                    parts.append(part)
         except BaseException as error:  # noqa: BLE001 - raised again, as what it means
             await self._failed(error)
             return b""
         finally:
             self._reading = False
         await self.aclose()
-        return body
-
-    async def _collect(self) -> bytes:
-        parts: list[bytes] = []
-        async for part in self._iterator:
-            self._watch.content()
-            parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _after_end(self) -> bytes | None:

@@ -8,25 +8,25 @@ rarely and asks the state when it fires, so that a chunk costs two clock reading
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from math import inf
-from typing import TypeVar
 
 from specroute.errors import DeadlineExceeded
 from specroute.http.deadline import Deadline
-
-T = TypeVar("T")
 
 
 class Watch:
     """Guards the waits of one exchange: first for the headers, then for each piece of the body.
 
-    ``content()`` is called for every piece that carries content: only that resets the silence.
-    ``handed()`` is called when something was handed to the reader: from then until the next wait,
-    time is the reader's and counts towards ``idle`` only.
+    ``with watch:`` around a wait, one at a time, ends it at the next limit and raises
+    :class:`~specroute.errors.DeadlineExceeded`; a cancellation from elsewhere passes. ``content()``
+    is called for every piece that carries content: only that resets the silence. ``handed()`` is
+    called when something was handed to the reader: from then until the next wait, time is the
+    reader's and counts towards ``idle`` only.
     """
 
     __slots__ = (
+        "_already",
         "_at",
         "_expired",
         "_handed_at",
@@ -45,6 +45,9 @@ class Watch:
         self.provider = provider
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[object] | None = None
+        """Who waits now."""
+        self._already = 0
+        """How often it had been cancelled before."""
         self._timer: asyncio.TimerHandle | None = None
         self._at = inf
         self._expired: str | None = None
@@ -77,11 +80,8 @@ class Watch:
             if at < self._at:
                 self._arm(at, now)
 
-    async def guard(self, wait: Awaitable[T]) -> T:
-        """Await, but no longer than the next limit.
-
-        Raises :class:`~specroute.errors.DeadlineExceeded`. A cancellation from elsewhere passes.
-        """
+    def __enter__(self) -> None:
+        # A context manager and no coroutine: a stream waits for every piece of its answer.
         now = self.deadline.clock()
         if self._handed_at is not None:
             held = now - self._handed_at
@@ -93,23 +93,22 @@ class Watch:
         at, _ = self.deadline.limit(self._silent_since, self._held)
         if at < self._at:
             self._arm(at, now)
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         assert task is not None
-        already = task.cancelling()
+        self._already = task.cancelling()
         self._task = task
-        try:
-            return await wait
-        except asyncio.CancelledError:
-            which, self._expired = self._expired, None
-            if which is None or task.uncancel() > already:
-                raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        task, self._task = self._task, None
+        which = self._expired
+        if which is None:
+            return
+        self._expired = None
+        assert task is not None
+        # The timer fired; the wait may have ended with something else just then.
+        left = task.uncancel()
+        if kind is not None and issubclass(kind, asyncio.CancelledError) and left <= self._already:
             raise self.exceeded(which) from None
-        finally:
-            self._task = None
-            if self._expired is not None:
-                # The wait ended with something else just as the timer fired.
-                self._expired = None
-                task.uncancel()
 
     def stop(self) -> None:
         """The exchange is over; drop the timer."""

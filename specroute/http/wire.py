@@ -34,27 +34,24 @@ def sse(value: Any) -> bytes:
     return b"data: " + dumps(value) + b"\n\n"
 
 
-def read_object(body: bytes, *, provider: str, content_type: str = "") -> dict[str, Any]:
+def read_object(body: bytes, *, provider: str, headers: Mapping[str, str] = {}) -> dict[str, Any]:
     """A JSON object from an answer's body; :class:`BadAnswer` says what came instead."""
     try:
         value = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise BadAnswer(
-            f"{provider}: expected JSON, got {describe(body, content_type)}", provider=provider
-        ) from error
+        said = describe(body, headers.get("content-type", ""))
+        raise BadAnswer(f"{provider}: expected JSON, got {said}", provider=provider) from error
     if not isinstance(value, dict):
-        raise BadAnswer(
-            f"{provider}: expected a JSON object, got {describe(body, content_type)}",
-            provider=provider,
-        )
+        said = describe(body, headers.get("content-type", ""))
+        raise BadAnswer(f"{provider}: expected a JSON object, got {said}", provider=provider)
     return value
 
 
-def read_answers(body: bytes, *, provider: str, content_type: str = "") -> dict[str, Any]:
+def read_answers(body: bytes, *, provider: str, headers: Mapping[str, str] = {}) -> dict[str, Any]:
     """As :func:`read_object`; a JSON list of objects is taken as ``{"answers": list}``."""
     if body.lstrip()[:1] == b"[":
         body = b'{"answers":' + body + b"}"
-    return read_object(body, provider=provider, content_type=content_type)
+    return read_object(body, provider=provider, headers=headers)
 
 
 def describe(body: bytes, content_type: str = "") -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf, isfinite
 
+from specroute.config import ProviderConfig
 from specroute.errors import (
     BudgetExceeded,
     ConnectFailed,
@@ -69,15 +70,21 @@ class LimitGate:
         self._clock = clock
         self._lines: dict[str, _Line] = {}
 
+    def concerns(self, provider: ProviderConfig, purpose: str) -> bool:
+        """Calls that some limit, budget or purse counts."""
+        if not (provider.limits or self._daily() is not None or current.get()):
+            return False
+        return purpose not in UNCOUNTED
+
     async def enter(self, departure: Departure) -> Permit:
         """Reserve what the call may come to.
 
         Raises :class:`LimitReached`, :class:`BudgetExceeded`, :class:`CostTooHigh` and
         :class:`~specroute.errors.StoreFailed`.
         """
-        limits, purse, daily = departure.provider.limits, current.get(), self._daily()
-        if not (limits or daily is not None or purse) or departure.purpose in UNCOUNTED:
+        if not self.concerns(departure.provider, departure.purpose):
             return FREE
+        purse, daily = current.get(), self._daily()
         guess = estimate(departure.content)
         budgeted = (daily is not None or purse is not None) and bool(departure.model)
         price = self._price(departure) if budgeted else None

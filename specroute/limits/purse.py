@@ -7,7 +7,7 @@ could be left out (rounds, lanes, drafts) get only what is over.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 
@@ -52,9 +52,16 @@ current: ContextVar[Purse | None] = ContextVar("specroute_purse", default=None)
 """The purse of the request that the running task works for."""
 
 
-@contextmanager
-def held(purse: Purse | None) -> Iterator[None]:
+def held(purse: Purse | None) -> AbstractContextManager[None]:
     """Inside, calls are made from ``purse`` (``None``: from nobody's), tasks started inside too."""
+    return _SAME if purse is current.get() else _held(purse)
+
+
+_SAME: AbstractContextManager[None] = nullcontext()
+
+
+@contextmanager
+def _held(purse: Purse | None) -> Iterator[None]:
     token = current.set(purse)
     try:
         yield

@@ -20,6 +20,7 @@ from specroute.config import Config
 from specroute.http.idle import look_quickly
 from specroute.http.sockets import limits, open_files
 from specroute.http.supervisor import Supervisor
+from specroute.openai_seam.building import build_request
 from specroute.openai_seam.loop_thread import Hold, LoopThread
 from specroute.openai_seam.per_loop import PerLoop
 from specroute.openai_seam.threaded import Threaded
@@ -83,14 +84,18 @@ class Connections:
     @property
     def router(self) -> Router:
         """The running loop's, over its upstream client."""
-        self._upstreams.here()
+        return self.here()[1]
+
+    def here(self) -> tuple[httpx2.AsyncClient, Router]:
+        """The running loop's upstream client, and the router over it."""
+        upstream = self._upstreams.here()
         router = self.routers.here()
         if self._watcher is not None and not self._is_watched():
             self._watching_in = os.getpid()
             self._watching = router.supervisor.spawn(
                 self._watcher.run(), name="config watcher", apart=True
             )
-        return router
+        return upstream, router
 
     def _is_watched(self) -> bool:
         """By a task that still runs, in this process."""
@@ -181,17 +186,21 @@ class AsyncSeam(httpx2.AsyncClient):
         super().__init__(transport=_Nowhere(), timeout=timeout)
 
     def build_request(self, *args: Any, **kwargs: Any) -> httpx2.Request:
-        return self.connections.shown.build_request(*args, **kwargs)
+        upstream = self.connections.shown
+        return upstream.build_request(*args, **kwargs) if args else build_request(upstream, kwargs)
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> Any:
         hints = request.extensions.get(HINTS)
-        upstream = self.connections.upstream
+        connections = self.connections
         if hints is None:
-            return await upstream.send(request, stream=stream, **options)
-        if self.is_closed:
+            return await connections.upstream.send(request, stream=stream, **options)
+        if connections.closed:
+            raise RuntimeError(CLOSED)
+        upstream, router = connections.here()
+        if not connections.owned and upstream.is_closed:
             raise RuntimeError(CLOSED)
         _prepared(hints, options, upstream)
-        return await answer(self.connections.router, request, hints, stream=stream)
+        return await answer(router, request, hints, stream=stream)
 
     @property
     def is_closed(self) -> bool:
@@ -238,7 +247,8 @@ class SyncSeam(httpx2.Client):
             finalizer.atexit = False  # The thread is a daemon; the sockets end with the process.
 
     def build_request(self, *args: Any, **kwargs: Any) -> httpx2.Request:
-        return self.connections.shown.build_request(*args, **kwargs)
+        upstream = self.connections.shown
+        return upstream.build_request(*args, **kwargs) if args else build_request(upstream, kwargs)
 
     def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> Any:
         if self.is_closed:

@@ -11,8 +11,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from specroute.errors import AllCooling, DeadlineExceeded, ProviderError
 from specroute.exchange import Reply, RouterRequest
@@ -45,12 +46,19 @@ class Leg:
     """Usage was asked for by us."""
 
 
-Legs = Callable[[TargetRef, int], Leg]
-"""(target, attempts made before) → the attempt; its clocks start then."""
+class Legs(Protocol):
+    """How a call reaches its targets."""
 
+    def leg(self, target: TargetRef, taken: int) -> Leg:
+        """The attempt at ``target`` after ``taken`` others; its clocks start now."""
+        ...
 
-Resumer = Callable[[ProviderError, Sequence[bytes], Leg], Awaitable[AsyncGenerator[bytes] | None]]
-"""(what ended the answer, what of it was handed on, the attempt) → the rest, if any can be."""
+    async def resume(
+        self, error: ProviderError, kept: Sequence[bytes], leg: Leg
+    ) -> AsyncGenerator[bytes] | None:
+        """The rest of an answer that ``error`` ended after ``kept`` of it was handed on, if it can
+        be had. ``leg``: the attempt that brought it."""
+        ...
 
 
 class Attempts:
@@ -73,9 +81,7 @@ class Attempts:
         whole: bool,
         direct: bool,
         rng: random.Random,
-        resumer: Resumer | None = None,
     ) -> None:
-        self._resumer = resumer
         self.itinerary = itinerary
         self.taken = 0
         """Attempts made before the present one."""
@@ -96,14 +102,13 @@ class Attempts:
         only failed."""
 
     async def start(self) -> TargetRef:
-        """Choose whom to ask first, and wait where all ask to be left alone.
+        """Choose whom to ask first, and wait where all ask to be left alone (not of a plain
+        client's: it goes where it is addressed).
 
         Raises :class:`AllCooling` where that would take too long, or the caller wants no retries:
         then nobody waits for one either, but for a moment.
         """
         targets = self.itinerary.targets
-        if self._direct:
-            return targets[0]
         target, wait = self._best([(t, 0.0) for t in targets])
         if target != targets[0] and self._tally is not None:
             why = self._deployment(targets[0]).why(self._health.clock())
@@ -161,9 +166,9 @@ class Attempts:
         """The rest of an answer that broke off after ``kept`` was handed on, taken up from its
         text; ``None``: it can't be."""
         leg, tally = self._leg, self._tally
-        if leg is None or tally is None or self._resumer is None:
+        if leg is None or tally is None:
             return None
-        rest = await self._resumer(error, kept, leg)
+        rest = await self._legs.resume(error, kept, leg)
         if rest is not None:
             tally.attempt(error.outcome)
             tally.booked = True
@@ -172,7 +177,7 @@ class Attempts:
     def _go(self, target: TargetRef) -> None:
         self.itinerary.go(target)
         self._arrived = False
-        leg = self._leg = self._legs(target, self.taken)
+        leg = self._leg = self._legs.leg(target, self.taken)
         leg.call.waits = self.itinerary.last
         if self.taken:
             count_retry(leg.call, self.taken)

@@ -35,53 +35,90 @@ def text_attempts(
 ) -> Attempts:
     """The attempts of a plain chat or completions call."""
     streamed = fields.get("stream") is True
-    deadline, direct = tally.deadline, routes.direct
-    several = len(resolved.targets) > 1
-    bodies: dict[TargetRef, bytes] = {}
+    legs = _TextLegs(request, resolved, tally, fields, routes, health, streamed=streamed)
+    return Attempts(
+        request,
+        legs.itinerary,
+        legs,
+        health,
+        routes.deployment_in(health),
+        tally.deadline,
+        tally,
+        whole=not streamed,
+        direct=routes.direct,
+        rng=rng,
+    )
 
-    def leg(target: TargetRef, taken: int) -> Leg:
+
+class _TextLegs:
+    """A text call's way to each of its targets."""
+
+    __slots__ = (
+        "_bodies",
+        "_fields",
+        "_health",
+        "_request",
+        "_resolved",
+        "_routes",
+        "_streamed",
+        "_tally",
+        "itinerary",
+    )
+
+    def __init__(
+        self,
+        request: RouterRequest,
+        resolved: Resolved,
+        tally: PlainTally,
+        fields: Mapping[str, Any],
+        routes: Routes,
+        health: Health,
+        *,
+        streamed: bool,
+    ) -> None:
+        self.itinerary = Itinerary(
+            resolved.targets, resolved.fallback_on, request.max_retries, resolved.meant
+        )
+        self._request = request
+        self._resolved = resolved
+        self._tally = tally
+        self._fields = fields
+        self._routes = routes
+        self._health = health
+        self._streamed = streamed
+        self._bodies: dict[TargetRef, bytes] = {}
+
+    def leg(self, target: TargetRef, taken: int) -> Leg:
+        request, resolved, routes = self._request, self._resolved, self._routes
         at = routes.at(resolved, target)
-        own_usage = streamed and fields.get("stream_options") is None
-        own_usage = own_usage and routes.capabilities(at).stream_usage is True
-        body = bodies.get(target)
+        own_usage = (
+            self._streamed
+            and self._fields.get("stream_options") is None
+            and routes.capabilities(at).stream_usage is True
+        )
+        body = self._bodies.get(target)
         if body is None:
             body = outgoing.body_for(request, resolved.asked, target.model, own_usage)
-            bodies[target] = body
-        limits = deadline
-        if several:
-            limits = deadline.within(routes.timeouts(at.provider, request, streamed=streamed))
-        elif direct and taken:
-            limits = Deadline(deadline.timeouts, deadline.clock)
+            self._bodies[target] = body
+        limits = self._tally.deadline
+        if resolved.others:
+            own = routes.timeouts(at.provider, request, streamed=self._streamed)
+            limits = limits.within(own)
+        elif taken and routes.direct:
+            limits = Deadline(limits.timeouts, limits.clock)
         call = outgoing.call_for(request, target.model, body)
         return Leg(routes.http(at.provider), call, limits, own_usage)
 
-    itinerary = Itinerary(
-        resolved.targets, resolved.fallback_on, request.max_retries, resolved.meant
-    )
-
     async def resume(
-        error: ProviderError, kept: Sequence[bytes], leg: Leg
+        self, error: ProviderError, kept: Sequence[bytes], leg: Leg
     ) -> AsyncGenerator[bytes] | None:
+        request, resolved, routes, tally = self._request, self._resolved, self._routes, self._tally
         path = CHAT if request.path.endswith(CHAT) else COMPLETIONS
         target = routes.target(routes.at(resolved, tally.target))
-        standby = routes.standing_by(resolved, itinerary, health)
+        standby = routes.standing_by(resolved, self.itinerary, self._health)
         return await resumed(
             error, kept, path, request.json(), target, standby, tally, leg.deadline
         )
-
-    return Attempts(
-        request,
-        itinerary,
-        leg,
-        health,
-        routes.deployment_in(health),
-        deadline,
-        tally,
-        whole=not streamed,
-        direct=direct,
-        rng=rng,
-        resumer=resume,
-    )
 
 
 def other_attempts(
@@ -94,16 +131,10 @@ def other_attempts(
     """The attempts of anything else, at the one provider it belongs to."""
     streamed = (request.fields or {}).get("stream") is True
     deadline = Deadline(routes.timeouts(provider, request, streamed=streamed))
-
-    def leg(target: TargetRef, taken: int) -> Leg:
-        fresh = routes.direct and taken > 0
-        limits = Deadline(deadline.timeouts, deadline.clock) if fresh else deadline
-        return Leg(routes.http(provider), outgoing.call_for(request, None), limits)
-
     return Attempts(
         request,
         Itinerary((TargetRef(provider.name, ""),), (), request.max_retries),
-        leg,
+        _OtherLegs(request, provider, routes, deadline),
         health,
         routes.deployment_in(health),
         deadline,
@@ -112,3 +143,29 @@ def other_attempts(
         direct=routes.direct,
         rng=rng,
     )
+
+
+class _OtherLegs:
+    """The way of what is no text call: nobody takes it up."""
+
+    __slots__ = ("_deadline", "_provider", "_request", "_routes")
+
+    def __init__(
+        self, request: RouterRequest, provider: ProviderConfig, routes: Routes, deadline: Deadline
+    ) -> None:
+        self._request = request
+        self._provider = provider
+        self._routes = routes
+        self._deadline = deadline
+
+    def leg(self, target: TargetRef, taken: int) -> Leg:
+        limits = self._deadline
+        if taken and self._routes.direct:
+            limits = Deadline(limits.timeouts, limits.clock)
+        call = outgoing.call_for(self._request, None)
+        return Leg(self._routes.http(self._provider), call, limits)
+
+    async def resume(
+        self, error: ProviderError, kept: Sequence[bytes], leg: Leg
+    ) -> AsyncGenerator[bytes] | None:
+        return None

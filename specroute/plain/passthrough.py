@@ -18,6 +18,7 @@ from specroute.http.gate import Permits
 from specroute.http.mend import Mender, looks_odd
 from specroute.http.reply import OpenReply, truncated
 from specroute.http.sse import SseDecoder, SseEvent
+from specroute.plain.ordinary import looks_whole, middle, no_events, ordinary
 from specroute.plain.tally import PlainTally
 from specroute.types import Usage
 
@@ -115,7 +116,19 @@ class PlainStream:
         try:
             while True:
                 try:
-                    piece = await self._next()
+                    chunk = piece = None
+                    if self._begun and not (
+                        self._over or self._tail or self._failure or self._rest
+                    ):
+                        # Amid the answer: one coroutine less for each piece of it.
+                        chunk = await self._reply.chunk()
+                        piece = self._fast(chunk) if chunk else None
+                    if piece is None:
+                        piece = await self._next(chunk)
+                    else:
+                        self._reply.watch.handed()
+                        if self._recovery is not None:
+                            self._kept.append(piece)
                     break
                 except ProviderError as error:
                     self._reply.settle(self._used, error)
@@ -141,7 +154,8 @@ class PlainStream:
             raise StopAsyncIteration
         return piece
 
-    async def _next(self) -> bytes | None:
+    async def _next(self, chunk: bytes | None) -> bytes | None:
+        """The next bytes to hand on, ``None`` at the end; ``chunk``: what was read already."""
         if self._rest is not None:
             return await anext(self._rest, None)
         reply = self._reply
@@ -150,16 +164,22 @@ class PlainStream:
                 raise self._failure
             if self._tail is not None:
                 return await self._end()
-            chunk = await reply.chunk()
+            if chunk is None:
+                chunk = await reply.chunk()
             if chunk is None:
                 return self._handed(self._eof())
             if not self._begun:
                 self._begun = True
-                if _no_events(chunk):
+                if no_events(chunk):
                     return await self._whole(chunk)
             out = self._fast(chunk)
             if out is None:
-                out = self._slow(self._decoder.feed(chunk))
+                out = self._mixed(chunk)
+            if out is None:
+                parts: list[bytes] = []
+                self._slow(self._decoder.feed(chunk), parts)
+                out = b"".join(parts)
+            chunk = None
             if out:
                 reply.watch.handed()
                 return self._handed(out)
@@ -196,45 +216,54 @@ class PlainStream:
 
     def _fast(self, chunk: bytes) -> bytes | None:
         """Whole, ordinary content events go on as they are; ``None``: look closely."""
-        events = chunk.count(b"\n\n")
-        if (
-            self._decoder.pending
-            or self._held
-            or not chunk.startswith(b"data: {")
-            or not chunk.endswith(b"}\n\n")
-            or chunk.count(b"data: {") != events
-            or (b'"content":"' not in chunk and b'"content": "' not in chunk)
-            or b'"content":""' in chunk
-            or b'"content": ""' in chunk
-            or b'"finish_reason":"' in chunk
-            or b'"finish_reason": "' in chunk
-            or b'"error"' in chunk
-            or b'"tool_calls":[{' in chunk
-            or b'"tool_calls": [{' in chunk
-            or b'"usage":{' in chunk
-            or b'"usage": {' in chunk
-            or b"\r" in chunk
-        ):
+        if self._decoder.pending or self._held:
             return None
+        events = ordinary(chunk)
+        return chunk if events and self._pass(chunk, events) else None
+
+    def _pass(self, chunk: bytes, events: int) -> bool:
+        """Take note of ordinary events that go on as they are; whether they are JSON."""
         # Whoever may have to go on elsewhere has to know at once. Otherwise what looks whole need
         # not be read twice: the reader's own decoding tells.
-        if self._recovery is not None or not _looks_whole(chunk):
+        if self._recovery is not None or not looks_whole(chunk):
             try:
                 for line in chunk[:-2].split(b"\n\n"):
                     json.loads(line[6:])
             except ValueError:
-                return None
+                return False
         self._decoder.skip()
         self._delivered = True
         self._tally.content(self._reply.watch.content(), events)
         if self._tally.overheard is not None:
             self._tally.overheard.chunk(chunk)
-        return chunk
+        return True
 
-    def _slow(self, events: list[SseEvent]) -> bytes:
-        """What of these events goes on. An error among them is kept for the next read, so that
-        what came before it is not lost."""
+    def _mixed(self, chunk: bytes) -> bytes | None:
+        """Events that came together, most of them ordinary, as they do from a fast server: only
+        those before and after (the role, the end) are looked at closely. ``None``: look at all."""
+        if self._decoder.pending:
+            return None
+        start, end = middle(chunk)
+        events = ordinary(chunk[start:end]) if end > start else 0
+        if not events:
+            return None
         out: list[bytes] = []
+        if start:
+            self._slow(self._decoder.feed(chunk[:start]), out)
+            if self._tail is not None or self._failure is not None:
+                return b"".join(out)
+        between = chunk[start:end]
+        if self._pass(between, events):
+            out.append(self._release() + between)
+        else:
+            self._slow(self._decoder.feed(between), out)
+        if end < len(chunk) and self._tail is None and self._failure is None:
+            self._slow(self._decoder.feed(chunk[end:]), out)
+        return b"".join(out)
+
+    def _slow(self, events: list[SseEvent], out: list[bytes]) -> None:
+        """Add to ``out`` what of these events goes on. An error among them is kept for the next
+        read, so that what came before it is not lost."""
         try:
             for event in events:
                 if event.done:
@@ -248,7 +277,6 @@ class PlainStream:
             self._failure = error
         if self._tail is not None and self._held:
             out.append(self._release())
-        return b"".join(out)
 
     def _event(self, event: SseEvent, out: list[bytes]) -> None:
         error = event.error
@@ -304,7 +332,9 @@ class PlainStream:
                     _ = event.data
                 except BadAnswer as error:
                     raise truncated(self._provider) from error
-        out = self._slow(left)
+        parts: list[bytes] = []
+        self._slow(left, parts)
+        out = b"".join(parts)
         if not self._finished:
             self._failure = self._failure or truncated(self._provider)
         if self._failure is not None:
@@ -364,18 +394,3 @@ def _end_later(
     tally.end(outcome, complete=complete, error=error)
     if permits is not None:
         permits.settle(used)
-
-
-def _looks_whole(chunk: bytes) -> bool:
-    """Whether brackets and quotes pair up, as they do in JSON without escapes."""
-    return (
-        b"\\" not in chunk
-        and chunk.count(b"{") == chunk.count(b"}")
-        and chunk.count(b"[") == chunk.count(b"]")
-        and not chunk.count(b'"') % 2
-    )
-
-
-def _no_events(chunk: bytes) -> bool:
-    """Whether a body that begins so holds no server-sent events: no field starts with a bracket."""
-    return chunk.lstrip()[:1] in (b"{", b"[", b"<")

@@ -84,8 +84,7 @@ async def answered(
     reply.keep()
     try:
         body = await reply.read()
-        kind = reply.headers.get("content-type", "")
-        data = wire.read_object(body, provider=name, content_type=kind)
+        data = wire.read_object(body, provider=name, headers=reply.headers)
         failure = wire.error_in(data)
         if failure is not None:
             raise ErrorInBody(
@@ -136,6 +135,7 @@ def _reply(reply: OpenReply, body: bytes | ReplyBody, provider: str, taken: int)
         provider=provider,
         sent=reply.response.request,
         extensions={} if reason is None else {"reason_phrase": reason},
+        encoded=reply.encoded,
     )
 
 

@@ -73,23 +73,20 @@ class OpenTelemetry:
         self._provider_of = provider_of
         self._tracer = tracer or trace.get_tracer("specroute")
         self._own_tracer, self._own_meter = tracer is not None, meter is not None
+        self._traces = config.traces and self._own_tracer
+        self._measures = config.metrics and self._own_meter
         self._instruments = _instruments(meter or metrics.get_meter("specroute"))
 
     @property
     def gates(self) -> Sequence[Gate]:
         return (self,)
 
-    @property
-    def _traces(self) -> bool:
-        if not self._config.traces:
-            return False
-        return self._own_tracer or type(trace.get_tracer_provider()).__name__ not in _NOT_SET_UP
-
-    @property
-    def _measures(self) -> bool:
-        if not self._config.metrics:
-            return False
-        return self._own_meter or type(metrics.get_meter_provider()).__name__ not in _NOT_SET_UP
+    def _look(self) -> None:
+        """Whether anybody listens: an app may set OpenTelemetry up at any time."""
+        if self._config.traces and not self._own_tracer:
+            self._traces = type(trace.get_tracer_provider()).__name__ not in _NOT_SET_UP
+        if self._config.metrics and not self._own_meter:
+            self._measures = type(metrics.get_meter_provider()).__name__ not in _NOT_SET_UP
 
     # Requests
 
@@ -97,6 +94,7 @@ class OpenTelemetry:
         self, handle: ReportHandle, *, chat: bool, asked: str, streamed: bool
     ) -> AbstractContextManager[None]:
         operation = names.CHAT if chat else names.TEXT
+        self._look()
         if wanted(self._config.log):
             handle.on_finish(lambda report: log_request(report, self._config.log))
         if self._measures:
@@ -165,14 +163,21 @@ class OpenTelemetry:
 
     # Calls
 
+    def concerns(self, provider: ProviderConfig, purpose: str) -> bool:
+        if purpose in NOT_SHOWN:
+            return False
+        if purpose != "plain":  # Always a request's, which has just looked.
+            self._look()
+        return self._traces or self._measures
+
     async def enter(self, departure: Departure) -> Permit:
         nothing: Permit = _NOTHING
         return _safely(lambda: self._watched(departure), nothing)
 
     def _watched(self, departure: Departure) -> Permit:
-        traces, measures = self._traces, self._measures
-        if not (traces or measures) or departure.purpose in NOT_SHOWN:
+        if not self.concerns(departure.provider, departure.purpose):
             return _NOTHING
+        traces, measures = self._traces, self._measures
         body = departure.content or b""
         attributes = {
             **_of_provider(departure.provider),

@@ -151,7 +151,10 @@ async def test_tokens_are_reserved_and_then_settled() -> None:
 async def test_a_budget_of_a_day_is_never_passed() -> None:
     """1,000 callers at once: never over by more than nothing, and the error has the numbers."""
     budget = 100 * BILL
-    async with limited(budgets={"daily": {"usd": budget}}) as (server, client):
+    async with limited(timeouts={"total": 60}, budgets={"daily": {"usd": budget}}) as (
+        server,
+        client,
+    ):
         errors = await thousand(client)
         spent = await used(client, "usd")
         assert spent == pytest.approx(BILL * len(server.seen))
