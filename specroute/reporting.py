@@ -43,7 +43,7 @@ class ReportHandle:
     def __init__(self, start: Report | Callable[[], Report]) -> None:
         self._base = start
         self._final: Report | Callable[[], Report] | None = None
-        self._listeners: list[Callable[[Report], object]] = []
+        self._listeners: list[Callable[[Report], object]] | None = None
         self.live: Callable[[], Report] | None = None
         self.amend: Callable[[Report], Report] | None = None
         self.updated = False
@@ -75,6 +75,8 @@ class ReportHandle:
 
     def on_finish(self, listener: Callable[[Report], object]) -> None:
         """Call ``listener`` with the final report; it must not raise."""
+        if self._listeners is None:
+            self._listeners = []
         self._listeners.append(listener)
 
     def update(self, **changes: Any) -> None:
@@ -99,7 +101,7 @@ class ReportHandle:
         if not self.updated:
             self._base = report  # Whoever made the start may go.
         if self._listeners:
-            listeners, self._listeners = self._listeners, []
+            listeners, self._listeners = self._listeners, None
             final = self.report
             for listener in listeners:
                 listener(final)

@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -96,6 +97,7 @@ class Router:
         self.routes: Routes = Routes(
             config, self.http_client, self.supervisor, direct=direct, gates=watching
         )
+        self._price_of = self.routes.price_of
         self.speculation = speculation or self._speculator(before)
         self.recorder: Recorder | None = None
         if before is not None and before.config.record == config.record:
@@ -213,18 +215,12 @@ class Router:
                     "'specroute.provisional' shows text as it is drafted: it needs stream=True",
                     param="specroute.provisional",
                 )
-            preview = Preview(
-                self.supervisor,
-                handle,
-                tally.deadline,
-                chat=chat,
-                model=resolved.target.model,
+            model = resolved.target.model
+            preview = Preview(self.supervisor, handle, tally.deadline, chat=chat, model=model)
+            answer = partial(
+                self._answer, request, fields, resolved, tally, options, policy, preview, trace
             )
-            return await preview.of(
-                lambda: self._answer(
-                    request, fields, resolved, tally, options, policy, preview, trace
-                )
-            )
+            return await preview.of(answer)
 
     def _tally(
         self,
@@ -238,7 +234,7 @@ class Router:
         routes = self.routes
         deadline = Deadline(routes.limits(resolved, request, streamed=streamed))
         redact = routes.redactor(request)
-        tally = PlainTally(resolved.asked, resolved.target, deadline, routes.price_of, redact)
+        tally = PlainTally(resolved.asked, resolved.target, deadline, self._price_of, redact)
         tally.notes += (*resolved.notes, *capped)
         if capped:
             tally.handle.update(notes=capped)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from math import inf
 
 import httpx2
@@ -186,7 +187,7 @@ class Routes:
         return FromText(
             itinerary,
             health,
-            self.deployment_in(health),
+            partial(self.deployment, health),
             lambda ref: self.target(self.at(resolved, ref)),
         )
 
@@ -203,10 +204,9 @@ class Routes:
         read = inf if request.read_s is None else request.read_s
         return replace(own, connect=inf, first_token=read, stall=read)
 
-    def deployment_in(self, health: Health) -> Callable[[TargetRef], Deployment]:
-        """Finds the health of a target at its provider's address."""
-
-        return lambda target: health.of(provider_for(self.config, target.provider), target.model)
+    def deployment(self, health: Health, target: TargetRef) -> Deployment:
+        """The health of a target at its provider's address."""
+        return health.of(provider_for(self.config, target.provider), target.model)
 
     def price_of(self, target: str) -> Price | None:
         """What a ``provider:model`` costs now; ``None`` where that isn't known."""
@@ -231,13 +231,7 @@ class Routes:
         copy's, or one that a function gave)."""
         if request.outgoing is None:
             return self.redact
-        headers = request.outgoing.headers
-
-        def redact(text: str) -> str:
-            key = headers.get("authorization", "").removeprefix("Bearer ")
-            return wire.redact(self.redact(text), (key,))
-
-        return redact
+        return _Redactor(self, request.outgoing.headers)
 
     def provider_of(self, request: RouterRequest) -> ProviderConfig:
         """Whose a request is that is no text call; its ``model`` becomes the target's own name."""
@@ -267,6 +261,20 @@ class Routes:
                 f"({', '.join(sorted(self.config.providers)) or 'no provider'})"
             )
         return provider_for(self.config, self._default)
+
+
+class _Redactor:
+    """Takes the providers' keys out of a text, and that of a plain client's own request."""
+
+    __slots__ = ("_headers", "_routes")
+
+    def __init__(self, routes: Routes, headers: httpx2.Headers) -> None:
+        self._routes = routes
+        self._headers = headers
+
+    def __call__(self, text: str) -> str:
+        key = self._headers.get("authorization", "").removeprefix("Bearer ")
+        return wire.redact(self._routes.redact(text), (key,))
 
 
 def _is_json(headers: Sequence[tuple[str, str]]) -> bool:

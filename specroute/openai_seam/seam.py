@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -189,18 +189,20 @@ class AsyncSeam(httpx2.AsyncClient):
         upstream = self.connections.shown
         return upstream.build_request(*args, **kwargs) if args else build_request(upstream, kwargs)
 
-    async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> Any:
+    def send(
+        self, request: httpx2.Request, *, stream: bool = False, **options: Any
+    ) -> Coroutine[Any, Any, httpx2.Response]:
         hints = request.extensions.get(HINTS)
         connections = self.connections
         if hints is None:
-            return await connections.upstream.send(request, stream=stream, **options)
+            return connections.upstream.send(request, stream=stream, **options)
         if connections.closed:
             raise RuntimeError(CLOSED)
         upstream, router = connections.here()
         if not connections.owned and upstream.is_closed:
             raise RuntimeError(CLOSED)
         _prepared(hints, options, upstream)
-        return await answer(router, request, hints, stream=stream)
+        return answer(router, request, hints, stream=stream)
 
     @property
     def is_closed(self) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,6 +53,10 @@ class Legs(Protocol):
         """The attempt at ``target`` after ``taken`` others; its clocks start now."""
         ...
 
+    def deployment(self, target: TargetRef) -> Deployment:
+        """How a target is."""
+        ...
+
     async def resume(
         self, error: ProviderError, kept: Sequence[bytes], leg: Leg
     ) -> AsyncGenerator[bytes] | None:
@@ -74,7 +78,6 @@ class Attempts:
         itinerary: Itinerary,
         legs: Legs,
         health: Health,
-        deployment: Callable[[TargetRef], Deployment],
         deadline: Deadline,
         tally: PlainTally | None,
         *,
@@ -88,7 +91,6 @@ class Attempts:
         self._request = request
         self._legs = legs
         self._health = health
-        self._deployment = deployment
         self._deadline = deadline
         self._tally = tally
         self._whole = whole
@@ -111,7 +113,7 @@ class Attempts:
         targets = self.itinerary.targets
         target, wait = self._best([(t, 0.0) for t in targets])
         if target != targets[0] and self._tally is not None:
-            why = self._deployment(targets[0]).why(self._health.clock())
+            why = self._legs.deployment(targets[0]).why(self._health.clock())
             self._tally.notes.append(f"{targets[0]} {why}: {target} was asked first")
         if wait > 0:
             brief = wait <= BRIEF_S and wait < self._deadline.remaining("first_token")
@@ -294,7 +296,7 @@ class Attempts:
         now = self._health.clock()
         ranked = []
         for index, (target, wait) in enumerate(options):
-            deployment = self._deployment(target)
+            deployment = self._legs.deployment(target)
             ready = deployment.ready(now)
             wait = wait if ready else max(wait, deployment.wait(now))
             if ready and not wait:
@@ -305,7 +307,7 @@ class Attempts:
 
     def _all_cooling(self, wait: float) -> AllCooling:
         now = self._health.clock()
-        each = "; ".join(f"{t} {self._deployment(t).why(now)}" for t in self.itinerary.targets)
+        each = "; ".join(f"{t} {self._legs.deployment(t).why(now)}" for t in self.itinerary.targets)
         return AllCooling(
             f"no target of this model can be asked within the request's deadline: {each}. "
             f"Try again in {wait:.1f} s",

@@ -12,7 +12,7 @@ from typing import Any
 from specroute.config import ProviderConfig
 from specroute.errors import ProviderError
 from specroute.exchange import Resolved, RouterRequest
-from specroute.health import Health
+from specroute.health import Deployment, Health
 from specroute.http.deadline import Deadline
 from specroute.itinerary import Itinerary
 from specroute.plain import outgoing
@@ -41,7 +41,6 @@ def text_attempts(
         legs.itinerary,
         legs,
         health,
-        routes.deployment_in(health),
         tally.deadline,
         tally,
         whole=not streamed,
@@ -109,6 +108,9 @@ class _TextLegs:
         call = outgoing.call_for(request, target.model, body)
         return Leg(routes.http(at.provider), call, limits, own_usage)
 
+    def deployment(self, target: TargetRef) -> Deployment:
+        return self._routes.deployment(self._health, target)
+
     async def resume(
         self, error: ProviderError, kept: Sequence[bytes], leg: Leg
     ) -> AsyncGenerator[bytes] | None:
@@ -134,9 +136,8 @@ def other_attempts(
     return Attempts(
         request,
         Itinerary((TargetRef(provider.name, ""),), (), request.max_retries),
-        _OtherLegs(request, provider, routes, deadline),
+        _OtherLegs(request, provider, routes, health, deadline),
         health,
-        routes.deployment_in(health),
         deadline,
         None,
         whole=request.whole,
@@ -148,11 +149,17 @@ def other_attempts(
 class _OtherLegs:
     """The way of what is no text call: nobody takes it up."""
 
-    __slots__ = ("_deadline", "_provider", "_request", "_routes")
+    __slots__ = ("_deadline", "_health", "_provider", "_request", "_routes")
 
     def __init__(
-        self, request: RouterRequest, provider: ProviderConfig, routes: Routes, deadline: Deadline
+        self,
+        request: RouterRequest,
+        provider: ProviderConfig,
+        routes: Routes,
+        health: Health,
+        deadline: Deadline,
     ) -> None:
+        self._health = health
         self._request = request
         self._provider = provider
         self._routes = routes
@@ -164,6 +171,9 @@ class _OtherLegs:
             limits = Deadline(limits.timeouts, limits.clock)
         call = outgoing.call_for(self._request, None)
         return Leg(self._routes.http(self._provider), call, limits)
+
+    def deployment(self, target: TargetRef) -> Deployment:
+        return self._routes.deployment(self._health, target)
 
     async def resume(
         self, error: ProviderError, kept: Sequence[bytes], leg: Leg

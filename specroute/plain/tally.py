@@ -18,6 +18,8 @@ from specroute.overheard import Overheard
 from specroute.reporting import ReportHandle, new_id
 from specroute.types import Attempt, Exactness, Method, Report, TargetRef, Usage
 
+UNKNOWN = Usage()
+
 
 class PlainTally:
     """What one plain call came to; writes its report."""
@@ -74,7 +76,7 @@ class PlainTally:
         """Usage was asked for by us, and is not the caller's to see."""
         self.overheard: Overheard | None = None
         """Keeps the answer as it is handed on, where somebody reads it afterwards."""
-        self.usage = Usage()
+        self.usage = UNKNOWN
         self._estimated = False
         self.finish_reason: str | None = None
         self.first_at: float | None = None
