@@ -122,7 +122,10 @@ class PlainStream:
                     ):
                         # Amid the answer: one coroutine less for each piece of it.
                         chunk = await self._reply.chunk()
-                        piece = self._fast(chunk) if chunk else None
+                        if chunk is None:
+                            piece = self._handed(self._eof())
+                            break
+                        piece = self._fast(chunk)
                     if piece is None:
                         piece = await self._next(chunk)
                     else:
@@ -159,15 +162,15 @@ class PlainStream:
         if self._rest is not None:
             return await anext(self._rest, None)
         reply = self._reply
-        while not self._over:
+        while chunk is not None or not self._over:
             if self._failure is not None:
                 raise self._failure
             if self._tail is not None:
                 return await self._end()
             if chunk is None:
                 chunk = await reply.chunk()
-            if chunk is None:
-                return self._handed(self._eof())
+                if chunk is None:
+                    return self._handed(self._eof())
             if not self._begun:
                 self._begun = True
                 if no_events(chunk):
