@@ -49,7 +49,7 @@ def config(url: str) -> dict[str, Any]:
     def fixed(method: str, k: int) -> dict[str, Any]:
         return {"preset": "fixed", "method": method, "num_speculative_tokens": k}
 
-    timeouts = {"connect": 60, "first_token": 300, "stall": 300, "total": 600}
+    timeouts = {"connect": 300, "first_token": 300, "stall": 300, "total": 600}
     return {
         "version": 1,
         "providers": {
