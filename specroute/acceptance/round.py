@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from specroute.acceptance.envelope import NOTHING_VISIBLE
@@ -59,7 +60,9 @@ def judging(
                 i, x, seen.logprob, all_hidden, qi, rng, biased=bias, batch=batch
             )
         elif isinstance(lossy, Ratio | Typical) and rule in (Rule.RATIO, Rule.TYPICAL):
-            token = yield from _lossily(i, x, seen, qi, lossy, server, rng)
+            # At T = 0 p is a point mass, at which no rule could be lenient: p as it is counts.
+            weighed = replace(seen, p=None) if sampling.greedy else seen
+            token = yield from _lossily(i, x, seen, weighed, qi, lossy, server, rng)
         else:
             token = yield from _own(i, rule is not Rule.PLAIN)
         if token is None:
@@ -82,13 +85,14 @@ def _lossily(
     i: int,
     x: int,
     seen: Evidence,
+    weighed: Evidence,
     q: Distribution | None,
     lossy: Ratio | Typical,
     server: Server,
     rng: random.Random,
 ) -> Asking:
     """What is refused is replaced by a draw from p, the target's own where p is not known."""
-    if lossy.accepts(x, seen, q):
+    if lossy.accepts(x, weighed, q):
         return x
     if seen.p is not None:
         return draw(seen.p, rng.random())

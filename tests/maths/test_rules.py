@@ -273,6 +273,19 @@ def test_lossy_rules(lossy, evidence, q, accepted):
         assert found in (Draw(0), Outcome(0, 0, "rejected"))
 
 
+@pytest.mark.parametrize(
+    ("lossy", "accepted"), [(Ratio(0.5), True), (Ratio(0.7), False), (Typical(0.09, 0.3), True)]
+)
+def test_lossy_rules_are_lenient_at_temperature_0(lossy, accepted):
+    """A token of .3 beside an argmax of .5: p as it is decides, and a refusal gives the argmax."""
+    greedy = Sampling(0)
+    evidence = seen(1, 0.5, 0.3, 0.2, sampling=greedy)
+    assert evidence.p == {0: 1.0}
+    found = step(judging([1], [evidence], None, greedy, DRAWS, Coins(0.4), lossy=lossy))
+    assert found == (Outcome(1, None, "all") if accepted else Outcome(0, 0, "rejected"))
+    assert step(judging([1], [evidence], None, greedy, DRAWS, Coins(0.4))).accepted == 0
+
+
 @pytest.mark.parametrize("make", [lambda: Ratio(0), lambda: Ratio(2), lambda: Typical(0)])
 def test_lossy_parameters_are_validated(make):
     """Parameters outside their range raise."""
