@@ -157,7 +157,7 @@ async def main(options: argparse.Namespace) -> int:
     before: list[Row] = []
     after: list[Row] = []
     if rising:
-        count = len(asked) // 2
+        count = len(asked) // 3
         say(f"The load rises from {CALM * c:.2f}/s to {OVERLOAD * c:.2f}/s")
         before, after = await risen(rising, pace, asked[:count], own[:count], c)
         calm = count // 4

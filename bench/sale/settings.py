@@ -69,7 +69,7 @@ SETTINGS = (
     Setting("score K = 8, 2 in flight", _fixed(num_speculative_tokens=8, rounds_in_flight=2)),
     Setting("score K = 16, fleet draft", _fixed(num_speculative_tokens=16), FLEET),
     Setting("ratio .3, K = 64, sure .5", _ratio(0.3), options=SURE),
-    Setting("ratio .1, K = 64, sure .5", _ratio(0.1), options=SURE),
+    Setting("ratio .9, K = 64, sure .5", _ratio(0.9), options=SURE),
     Setting("typical, K = 64, sure .5", _lossy("typical", num_speculative_tokens=64), options=SURE),
 )
 MORE = (
@@ -78,7 +78,7 @@ MORE = (
     Setting("judge", _fixed(method="judge", exactness="heuristic"), FLEET, slow=True),
 )
 """Only where they are asked for by name."""
-RISING = (PLAIN, "balanced", "latency", "cost", "score K = 64, sure .5")
+RISING = (PLAIN, "balanced", "latency", "score K = 64, sure .5")
 """Those that the rise of the load is run with."""
 
 
