@@ -91,6 +91,8 @@ class Snapshot:
     """Seconds a token of an answer with a prediction."""
     idle: int = 0
     """Requests planned with speculation since a stream of the target's own was timed."""
+    quickened: float = 1.0
+    """What a scoring request takes against what it took then; 1 at most."""
     in_flight: float = 0
     """Other requests of this client now under way at the target."""
     crowd: Crowd = NOBODY

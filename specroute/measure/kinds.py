@@ -8,6 +8,7 @@ from __future__ import annotations
 from specroute.measure.anchor import Anchor
 from specroute.measure.crowd import Crowding
 from specroute.measure.drafting import Drafting
+from specroute.measure.estimate import Law
 from specroute.measure.level import Factor, Frequency, Length, Level, Mean, Share
 from specroute.measure.regression import Regression
 
@@ -32,6 +33,7 @@ class Target:
     """What is known of one target whatever is drafted: pace, refusals, what it caches."""
 
     __slots__ = (
+        "beside",
         "cached",
         "crowd",
         "failed",
@@ -50,6 +52,8 @@ class Target:
         self.in_flight = 0
         self.idle = 0
         """Requests planned with speculation since a stream of its own was timed."""
+        self.beside: tuple[str, Law] | None = None
+        """How rounds were judged then, and what they took."""
         self.crowd = Crowding(self.tpot)
         self.seen_at = 0.0
 

@@ -17,7 +17,7 @@ from specroute.measure.figures import Snapshot
 from specroute.measure.kinds import Class, Draft, Judged, Prediction, Target
 from specroute.measure.level import Factor, Share
 from specroute.measure.lifetable import Rounds
-from specroute.measure.reading import read
+from specroute.measure.reading import read, round_law_now
 from specroute.measure.regression import Regression
 from specroute.measure.traffic import lineage
 from specroute.types import Attempt
@@ -464,6 +464,10 @@ class Measurements:
         if tried:
             seen = self.targets[target]
             seen.idle += 1
+            if seen.idle == 1:
+                timed = self.judged.get((target, how))
+                taken = None if timed is None else round_law_now(seen, timed)
+                seen.beside = None if taken is None else (how, taken)
             if seen.idle % _RESTED == 0:
                 for law in (seen.ttft, seen.tpot):
                     if law.weight > 1.0:

@@ -48,7 +48,7 @@ def read(
     tpot = scaled(seen.tpot.law(), stale(own.tpot.estimate(seen.tpot.epoch), seen.idle))
     at = (prompt_tokens, in_flight) if prompt_tokens else seen.ttft.ordinary
     answer = _answer(measured, target, names)
-    law = _round_law_now(seen, judged)
+    law = round_law_now(seen, judged)
     scoring = None if law is None else law.mean_at(*judged.law.ordinary)
     token = draft.token.estimate()
     return Snapshot(
@@ -77,6 +77,7 @@ def read(
         failures=seen.failed.estimate(),
         limited=seen.limited.estimate(),
         idle=seen.idle,
+        quickened=_quickened(measured, target, seen),
         in_flight=in_flight,
         crowd=seen.crowd.frozen(target, draft.crowd) if in_flight else NOBODY,
         prompt_tokens=prompt_tokens,
@@ -94,6 +95,19 @@ def stale(factor: Estimate, idle: int) -> Estimate:
         return factor
     half = hypot((factor.high - factor.low) / 2, Z * WANDERS * sqrt(idle) * factor.mean)
     return Estimate.around(factor.mean, half / Z, factor.weight)
+
+
+def _quickened(measured: Measurements, name: str, target: Target) -> float:
+    """What a scoring request takes against what it took when a stream was last timed; 1 at most."""
+    if not target.idle or target.beside is None:
+        return 1.0
+    how, before = target.beside
+    judged = measured.judged.get((name, how))
+    law = None if judged is None else round_law_now(target, judged)
+    if judged is None or law is None:
+        return 1.0
+    at = judged.law.ordinary
+    return min(1.0, law.mean_at(*at) / max(before.mean_at(*at), 1e-9))
 
 
 def _answer(measured: Measurements, target: str, names: tuple[str, ...]) -> Estimate | None:
@@ -134,7 +148,7 @@ def _by_temperature(
     )
 
 
-def _round_law_now(target: Target, judged: Judged) -> Law | None:
+def round_law_now(target: Target, judged: Judged) -> Law | None:
     """The law of scoring requests, moved by what plain calls have moved since they were timed."""
     law, first = judged.law.law(), target.ttft.law()
     if law is None or first is None:

@@ -118,7 +118,7 @@ class Adaptive:
         if not choices:
             why = said[1] or "its rounds are timed first"
             return self._plain(plain, f"{why}; plain is predicted to take {_amount(plain)}")
-        best, account = self._drawn(choices, ask, plain_j, figures(PLAIN), rng), ask.account
+        best, account = self._drawn(choices, ask, yardstick, figures(PLAIN), rng), ask.account
         if best.candidate == PLAIN:
             said_why = f"plain's pace is timed again, since it may be better; {_wins(best)}"
             return replace(self._plain(plain, said_why), strays=best.strays)
@@ -138,7 +138,7 @@ class Adaptive:
         self,
         choices: list[_Choice],
         ask: Ask,
-        plain_j: float,
+        plain: Offer,
         plain_seen: Snapshot,
         rng: random.Random,
     ) -> _Choice:
@@ -149,13 +149,13 @@ class Adaptive:
         if not wins:
             return min(choices, key=lambda choice: choice.sort)
         best, account = min(wins, key=lambda choice: choice.j), ask.account
+        plain_j = self.objective.j(plain.forecast)
         drawn_best = min(choices, key=lambda choice: choice.sort)
         left = self.plain_share * account.spent + STRAYS * plain_j - account.timed
         if plain_j - best.j <= left:
-            drawn_plain = FORECASTS[Method.PLAIN](drawn_pace(plain_seen, rng), ask, self.objective)
-            sort = math.inf if drawn_plain is None else self.objective.j(drawn_plain.forecast)
-            if drawn_plain is not None and sort < drawn_best.sort:
-                found = _Choice(sort, PLAIN, drawn_plain, self.objective, plain_j, plain_j / best.j)
+            sort = plain_j + (drawn_pace(plain_seen, rng) - 1) * plain.forecast.seconds
+            if sort < drawn_best.sort:
+                found = _Choice(sort, PLAIN, plain, self.objective, plain_j, plain_j / best.j)
                 return replace(found, strays=max(plain_j - best.j, 0.0))
         strays = drawn_best.j - best.j
         if strays <= 0:
@@ -248,7 +248,11 @@ class Adaptive:
     ) -> Forecast:
         if candidate.method is Method.SCORE and offer.k:
             k = trial_k(offer.k, self.objective)
-            return most_of_a_round(seen, ask, k, plain, offer.depth)
+            loss = most_of_a_round(seen, ask, k, plain, offer.depth)
+            there = None
+            if candidate.target is not None:  # The rest of the answer comes from there, too.
+                there = FORECASTS[Method.PLAIN](seen, ask, self.objective)
+            return loss if there is None else loss.plus(of_request(there, plain))
         return of_request(FORECASTS[candidate.method](seen, ask, self.objective) or offer, plain)
 
     def _planned(self, choice: _Choice, plain: Forecast, reason: str) -> Plan:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 
-from specroute.measure import Acceptance, Estimate, Law, Snapshot
+from specroute.measure import Acceptance, Estimate, Snapshot
 
 HOPE = 0.85
 """Per-token acceptance assumed where none was measured: optimistic, so that it gets tried."""
@@ -164,26 +164,19 @@ def drawn(figures: Snapshot, rng: random.Random) -> Snapshot:
     )
 
 
-def drawn_pace(figures: Snapshot, rng: random.Random) -> Snapshot:
-    """``figures`` with a plain call's pace as it may be. One that hasn't been timed for long may
-    have changed at once, too: then the target may stream at any pace quicker than it did."""
-    changed = 1.0
-    if rng.random() < CHANGES * figures.idle:
-        changed = max(rng.random(), _LEAST)
-    ttft, tpot = figures.ttft_law, figures.tpot_law
-    return _changed(
-        figures,
-        ttft_law=None if ttft is None else _drawn_at(ttft, figures, rng),
-        tpot_law=None if tpot is None else _drawn_at(tpot, figures, rng, changed),
-    )
-
-
-def _drawn_at(law: Law, figures: Snapshot, rng: random.Random, changed: float = 1.0) -> Law:
-    """A law that is drawn at the request at hand."""
-    usual = law.at(figures.prompt_tokens, figures.in_flight)
-    factor = max(_LEAST, usual.draw(rng) / usual.mean) if usual.mean > 0 else 1.0
-    exact = Estimate.exactly(law.factor.mean * factor * changed)
-    return replace(law, factor=exact, covariance=(0.0,) * 6)
+def drawn_pace(figures: Snapshot, rng: random.Random) -> float:
+    """A plain call's seconds as they may be, as a factor on what they are taken for. A pace that
+    hasn't been timed for a while may have changed at once, to any quicker one; and where scoring
+    requests have become quicker since, so may it, by as much."""
+    tpot, factor = figures.tpot(), 1.0
+    if tpot is not None and tpot.mean > 0:
+        factor = max(_LEAST, tpot.draw(rng) / tpot.mean)
+    if figures.idle:
+        if rng.random() < CHANGES * figures.idle:
+            factor *= max(rng.random(), _LEAST)
+        if figures.quickened < 1:
+            factor *= figures.quickened ** rng.random()
+    return factor
 
 
 _FIELDS = tuple(field.name for field in fields(Snapshot))

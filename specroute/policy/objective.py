@@ -13,6 +13,12 @@ class Forecast:
     seconds: float
     dollars: float | None = None
 
+    def plus(self, other: Forecast) -> Forecast:
+        """Both, one after the other."""
+        known = self.dollars is not None and other.dollars is not None
+        dollars = (self.dollars or 0.0) + (other.dollars or 0.0) if known else None
+        return Forecast(self.seconds + other.seconds, dollars)
+
 
 @dataclass(frozen=True, slots=True)
 class Objective:
