@@ -65,9 +65,8 @@ class Crowd:
     round_s: float | None = None
     """Seconds of a scoring request, at the present load."""
     per_sequence: Estimate = _NONE
-    """Seconds by which one more sequence at the server lengthens everybody's token,"""
-    per_sequence_round: Estimate = _NONE
-    """and everybody's scoring request."""
+    """Seconds by which one more sequence at the server lengthens everybody's step; a scoring
+    request takes ``WAITS`` of them."""
     per_token: Estimate = _NONE
     """Seconds by which each token that the server reads holds up everybody that is there."""
     waits_s: float = 0.0
@@ -265,34 +264,33 @@ class Crowding:
             committed / seconds if seconds and committed else None,
             None if tempo is None else tempo.mean_at(sequences, self.tempo.ordinary[1]),
             None if passes is None else passes.mean_at(sequences, self.passes.ordinary[1]),
-            _slope(tempo, 1),
-            _slope(passes, 1),
-            _pooled(tempo, passes),
+            _pooled(_slope(tempo, 1), _slope(passes, 1, 1 / WAITS)),
+            _pooled(_slope(tempo, 2), _slope(passes, 2)),
             WAITS * max(self._tempo - self._timed, 0.0),
             self.rereads,
-            0.0 if drafting is None else drafting.width,
+            0.0 if drafting is None else drafting.others(speculating - speculates),
             _NONE if drafting is None else drafting.slope(),
         )
 
 
-def _slope(law: Law | None, which: int) -> Estimate:
+def _slope(law: Law | None, which: int, unit: float = 1.0) -> Estimate | None:
     """The slope on sequences (1) or tokens (2), no less than 0."""
     if law is None:
-        return _NONE
+        return None
     mean = law.per_x if which == 1 else law.per_y
     variance = law.covariance[3 if which == 1 else 5]
-    return Estimate.around(mean, math.sqrt(max(variance, 0.0)), law.weight)
+    return Estimate.around(mean, math.sqrt(max(variance, 0.0)), law.weight).times(unit)
 
 
-def _pooled(tempo: Law | None, passes: Law | None) -> Estimate:
+def _pooled(*found: Estimate | None) -> Estimate:
     """Two measurements of one slope, each by how sure it is."""
-    found = [_slope(law, 2) for law in (tempo, passes) if law is not None]
-    if not found:
+    known = [each for each in found if each is not None]
+    if not known:
         return _NONE
-    precisions = [1 / max((each.high - each.mean) / Z, 1e-9) ** 2 for each in found]
+    precisions = [1 / max((each.high - each.mean) / Z, 1e-9) ** 2 for each in known]
     total = sum(precisions)
-    mean = sum(p * each.mean for p, each in zip(precisions, found, strict=True)) / total
-    return Estimate.around(mean, 1 / math.sqrt(total), sum(each.weight for each in found))
+    mean = sum(p * each.mean for p, each in zip(precisions, known, strict=True)) / total
+    return Estimate.around(mean, 1 / math.sqrt(total), sum(each.weight for each in known))
 
 
 class Pulse:

@@ -57,6 +57,11 @@ class Drafting:
             self.law.add(width, 0.0, max(self._area / self._drafted, 1e-9))
             self._area, self._drafted, self._begun = 0.0, 0, now
 
+    def others(self, speculating: int) -> float:
+        """Drafts beside one's own, as of late; ``speculating``: other requests that make rounds
+        now, as far as is known: without any, and with no draft under way, there are none."""
+        return min(self.width, float(max(speculating, self._now)))
+
     def slope(self) -> Estimate:
         """Seconds that each further draft adds to a token of all others."""
         law = self.law.law()

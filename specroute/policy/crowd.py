@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specroute.measure import Snapshot
-from specroute.measure.crowd import Crowd
+from specroute.measure.crowd import WAITS, Crowd
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,7 @@ def toll(figures: Snapshot, tpot_s: float | None, round_s: float, context: float
     token = crowd.per_token.mean
     # One more sequence lengthens a stream's every token, and a scoring request that it overlaps.
     per_sequence = crowd.per_sequence.mean
-    held = crowd.per_sequence_round.mean if crowd.round_s else per_sequence * took / plain
-    if not crowd.tpot_s:
-        per_sequence = held * plain / took
+    held = per_sequence * WAITS
     sequence = streams * per_sequence * took / plain + scoring * held
     read = (streams + scoring) * token
     rereads = crowd.rereads

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,13 @@ from specroute.config import parse_policy
 from specroute.measure import Acceptance, Estimate, Snapshot
 from specroute.measure.crowd import Crowd
 from specroute.measure.estimate import Law
+from specroute.policy.base import Ask, RoundView
 from specroute.policy.crowd import FREE, gain_of_all, rates, toll
 from specroute.policy.forecast import best_round
 from specroute.policy.make import make_policy
 from specroute.policy.objective import Objective
-from specroute.simulate.crowd import Drafts, Rush, Server, rushed
+from specroute.simulate.crowd import ABLE, Drafts, Rush, Server, rushed
+from specroute.types import Method
 
 SECONDS = Objective()
 
@@ -135,3 +138,28 @@ def test_twice_what_plain_can_serve_is_answered_at_least_as_fast(
     plain, found = rushed(rush, PLAIN), rushed(rush, LATENCY)
     assert found.throughput > least * plain.throughput
     assert found.quantile(0.99) < 1.1 * plain.quantile(0.99)
+
+
+def test_the_reason_names_the_load_it_was_decided_at() -> None:
+    """137 in flight, and each token read costs all of them dearly."""
+    many = replace(crowd(136, 0, 5e-4), target="lab:target", rereads=1.0)
+    seen = replace(figures(many), verify_s=0.06, tpot_law=Law(0.04), ttft_law=Law(0.1), rounds=50.0)
+    plan = LATENCY.plan(Ask(300), ABLE, lambda _: seen, random.Random(1))
+    assert plan.method is Method.PLAIN
+    assert plan.reason.startswith("137 requests in flight at lab:target: score with 'draft' would")
+    alone = LATENCY.plan(Ask(300), ABLE, lambda _: replace(seen, crowd=Crowd()), random.Random(1))
+    assert alone.method is Method.SCORE
+    assert "in flight" not in alone.reason
+
+
+def test_k_costs_little_more_to_choose_in_a_crowd() -> None:
+    """Under 50 µs a round."""
+    seen = figures(crowd(64, 32, 1e-4))
+    view = RoundView(10, 60, None, Acceptance((9.0,), (10.0,)), 0.06, 0.001, None, 300, (8, 5))
+    best = float("inf")
+    for _ in range(15):
+        began = time.process_time()
+        for _ in range(100):
+            LATENCY.next_k(view, seen)
+        best = min(best, (time.process_time() - began) / 100)
+    assert best < 50e-6
