@@ -161,10 +161,9 @@ async def run(
             now, count = time.perf_counter(), WARMING if setting.learns else 3
             calm = zip(warming(count), arrivals([calm_rate] * count), strict=True)
             await asyncio.gather(*(ask(client, model, m, now + at) for m, at in calm))
-            before = [len(each.log) for each in (target, fleet) if each]
             read = _forwarded(client)
             cpu = _cpu()
-            start = time.perf_counter() + 0.2
+            began, start = time.time(), time.perf_counter() + 0.2
             done = 0
 
             async def one(messages: Messages, at: float) -> Answer:
@@ -178,8 +177,8 @@ async def run(
             seconds = time.perf_counter() - start
             cpu = _cpu() - cpu
             read = _forwarded(client) - read
-        # Whatever was still under way is cancelled with the client, and its line written.
-        logs = [each.log[n:] for each, n in zip((target, fleet), before, strict=False) if each]
+    # The servers have ended: every call's line is there, those of cancelled ones as well.
+    logs = [[r for r in each.log if r.time >= began] for each in (target, fleet) if each]
     bill = Bill.of(logs[1], DRAFT) if fleet else Bill(0, 0, 0, 0, 0.0, 0.0)
     if setting.draft == LOCAL and setting.policy is not None:
         ahead = setting.policy.get("rounds_in_flight", 1) > 1
