@@ -238,7 +238,7 @@ async def asked(base_url: str, policy: Any, at_a_time: int, todo: Sequence[Any])
     )
 
 
-async def live(kinds: Sequence[str], sizes: Sequence[int]) -> bool:
+async def live(kinds: Sequence[str], sizes: Sequence[int], waves: float) -> bool:
     """Prints each setting; whether ``latency`` never lowered the throughput by more than 5 %."""
     from specroute.reference.running import ReferenceServer
 
@@ -251,7 +251,7 @@ async def live(kinds: Sequence[str], sizes: Sequence[int]) -> bool:
     for kind in kinds:
         print(f"{kind} ({PACES[kind]})")
         for size in sizes:
-            todo = questions(8 + max(6, size * 3 // 2), f"{size}")
+            todo = questions(8 + max(6, round(size * waves)), f"{size}")
             answers = [{"when": end, "text": answer} for _, end, answer in todo]
             script = {"name": "target", "max_len": 16384, "answers": answers}
             base = 0.0
@@ -282,9 +282,12 @@ def main() -> int:
     parser.add_argument("--live", action="store_true", help="the paced reference server instead")
     parser.add_argument("--kind", choices=list(PACES), help="with --live: only this server")
     parser.add_argument("--at-a-time", type=int, nargs="*", default=AT_A_TIME)
+    parser.add_argument("--waves", type=float, default=1.5, help="requests for each at a time")
     args = parser.parse_args()
     if args.live:
-        held = asyncio.run(live([args.kind] if args.kind else list(PACES), args.at_a_time))
+        held = asyncio.run(
+            live([args.kind] if args.kind else list(PACES), args.at_a_time, args.waves)
+        )
         print(f"{'pass' if held else 'FAIL'}  `latency` keeps .95 of plain's tokens a second")
         return 0 if held else 1
     rushes = [
