@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 CAP = 1.5
 """What the bucket holds at most: so many plain requests."""
 EARLY = 3.0
-"""How many times the share the first requests pay in (of dollars, twice),"""
+"""How many times the share the first requests pay in (of dollars, one and a half),"""
 LENT = 0.5
 """until they have paid so many plain requests more than the others do."""
 
@@ -83,7 +83,7 @@ class Account:
         paid = (share + early) * ended.plain_j
         dollars, plain = self.dollars, ended.plain_dollars
         if ended.allowed and ended.dollars is not None and plain is not None:
-            left = (ended.allowed + early / 2) * plain - (plain if ended.plain else ended.dollars)
+            left = (ended.allowed + early / 4) * plain - (plain if ended.plain else ended.dollars)
             dollars = min(CAP * plain, dollars + left)
         return Account(
             min(CAP * ended.plain_j, self.allowance + paid + won),

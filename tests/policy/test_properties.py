@@ -168,7 +168,7 @@ def test_the_account_is_kept_in_dollars_too() -> None:
     plain = Forecast(4.0, 0.001)
     plan = Plan(Method.SCORE, "a", 4, "")
     account = policy.settle(Account(), plan, Forecast(1.0, 0.0025), plain)
-    assert account.dollars == pytest.approx(0.001095 - 0.0025)
+    assert account.dollars == pytest.approx(0.0010925 - 0.0025)
     dearer = 0
     for usd_in in (1e-7 * 1.03**n for n in range(120)):
         seen = replace(figures(0.9, 0.05, 0.004, 0.04, 4e-5, 400.0), usd_in=usd_in)
