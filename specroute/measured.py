@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specroute import probed
-from specroute.config import Config, provider_for
+from specroute.config import Config, DraftConfig, provider_for
 from specroute.measure import Measurements
 from specroute.measure.dump import dump, load, merged
 
@@ -39,10 +39,7 @@ class Kept:
                 provider = provider_for(config, ref.provider)
                 self.targets[str(ref)] = probed.server_key(provider.base_url, ref.model)
         for draft in config.drafts.values():
-            where = ""
-            if draft.provider is not None:
-                where = provider_for(config, draft.provider).base_url
-            self.drafts[draft.name] = " ".join(filter(None, (draft.kind, where, draft.model)))
+            self.drafts[draft.name] = _draft_key(config, draft)
 
     @property
     def path(self) -> Path | None:
@@ -120,6 +117,18 @@ class Kept:
             log.warning("%s is not used: %s", path, error)
             return None
         return found
+
+
+def _draft_key(config: Config, draft: DraftConfig) -> str:
+    """What is drafted where and how; of the settings only those that differ from the usual."""
+    where = "" if draft.provider is None else provider_for(config, draft.provider).base_url
+    named = [draft.kind, where, draft.model]
+    named += [setting for setting in (draft.device, draft.dtype) if setting != "auto"]
+    if draft.temperature is not None:
+        named.append(f"T={draft.temperature:g}")
+    if draft.min_probability:
+        named.append(f"p>={draft.min_probability:g}")
+    return " ".join(filter(None, named))
 
 
 def _no_number(name: str) -> float:

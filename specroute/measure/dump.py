@@ -27,10 +27,13 @@ def dump(
     seen: Measurements, targets: Mapping[str, str], drafts: Mapping[str, str]
 ) -> dict[str, Any]:
     """All figures of the named targets and drafters, under the names they are kept by."""
-    entries: list[Entry] = []
+    entries: dict[tuple[Any, ...], Entry] = {}
 
     def put(kind: str, key: list[Any], at: float, data: Any) -> None:
-        entries.append({"kind": kind, "key": key, "at": at, "data": data})
+        # Two names of one thing are kept as one, by what was seen last: both are loaded from it.
+        before = entries.get((kind, *key))
+        if before is None or before["at"] <= at:
+            entries[(kind, *key)] = {"kind": kind, "key": key, "at": at, "data": data}
 
     for name, t in seen.targets.items():
         if name in targets:
@@ -71,7 +74,7 @@ def dump(
         if name in targets and drafter in drafts:
             key = [targets[name], drafts[drafter], traffic]
             put("prediction", key, p.seen_at, [p.taken.dump(), p.sent.dump(), p.tpot.dump()])
-    return {"version": VERSION, "entries": entries}
+    return {"version": VERSION, "entries": list(entries.values())}
 
 
 def load(

@@ -62,15 +62,15 @@ class Account:
     """and beyond them on plain calls that may turn out the best."""
     last: Key | None = None
     """What was done last."""
-    trying: bool = False
-    """Another request of the class is trying a plan out right now."""
+    trying: str = ""
+    """Why nothing may be tried out right now, in words; empty: it may."""
 
     def under_way(self, tried: bool, yardstick: bool, strays: bool) -> Account:
         """While other requests that were planned so haven't ended: what they will have lost isn't
         known yet, so nothing is tried, timed or strayed to twice at a time."""
         return replace(
             self,
-            trying=tried,
+            trying="another request of its class does so" if tried else "",
             yardstick=math.inf if yardstick else self.yardstick,
             strayed=math.inf if strays else self.strayed,
             timed=math.inf if strays else self.timed,

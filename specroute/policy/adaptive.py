@@ -202,7 +202,11 @@ class Adaptive:
                 return _Choice(sort, candidate, offer, objective, j, gain)
         elif found.limit in HARD or hopeless(found, seen):
             return gain, said
-        if risk > 0 and not account.trying:
+        if risk > 0 and account.trying:
+            said = f"{said or _named(candidate)}; nothing is tried out now: {account.trying}"
+        elif risk <= 0 and gain > 1 and untried(candidate, seen):
+            said = f"{said}, which was never tried, and no loss may be risked yet"
+        elif risk > 0:
             chance = within(candidate, drawn(seen, rng), ask, plain, self.objective)
             if isinstance(chance, tuple):
                 offer, objective = chance

@@ -8,7 +8,7 @@ for it, which it keeps while it makes plans there. Knows no Redis and no clock.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Protocol
@@ -28,6 +28,10 @@ KEPT_S = 600.0
 """as long as this client has made a plan in the class within that time: requests of rare classes
 come minutes apart."""
 
+HELD = "another worker has its class's leave to explore"
+ASKED = "its class's leave to explore has been asked for and isn't here yet"
+"""Why nothing is tried."""
+
 Key = tuple[str, str, str]
 """Policy, target and traffic class, each by its name."""
 
@@ -35,8 +39,8 @@ Key = tuple[str, str, str]
 class Leave(Protocol):
     """Who may explore in a class: one worker at a time."""
 
-    def may_explore(self, key: Key) -> bool:
-        """Whether this worker may, now. Waits for nothing."""
+    def withheld(self, key: Key) -> str:
+        """Why this worker may not now, in words; empty: it may. Waits for nothing."""
         ...
 
     def exploring(self, key: Key) -> Callable[[object], None]:
@@ -47,8 +51,8 @@ class Leave(Protocol):
 class Alone:
     """Nobody else explores."""
 
-    def may_explore(self, key: Key) -> bool:
-        return True
+    def withheld(self, key: Key) -> str:
+        return ""
 
     def exploring(self, key: Key) -> Callable[[object], None]:
         return lambda _: None
@@ -216,17 +220,21 @@ class Leaves:
         self._until: dict[Key, float] = {}
         self._planned: dict[Key, float] = {}
         """When each was last asked after."""
+        self._refused: dict[Key, None] = {}
+        """Those that another worker had."""
         self._exploring: Counter[Key] = Counter()
 
-    def has(self, key: Key) -> bool:
-        """Whether it is this worker's now. It is asked for where it isn't, or ends soon."""
+    def withheld(self, key: Key) -> str:
+        """Why it isn't this worker's now; empty: it is. It is asked for where it isn't."""
         now = self._clock()
         left = self._until.get(key, -inf) - now
         if left > 0:
             self._planned[key] = now
         elif len(self._wanted) < MOST_WANTED:
             self._wanted[key] = None
-        return left > 0
+        if left > 0:
+            return ""
+        return HELD if key in self._refused else ASKED
 
     def exploring(self, key: Key) -> Callable[[object], None]:
         """It is kept until what is returned is called."""
@@ -249,10 +257,15 @@ class Leaves:
                 found[key] = None
         return list(found)
 
-    def given(self, keys: list[Key], until: float) -> None:
-        """These are this worker's until then."""
+    def given(self, keys: list[Key], until: float, refused: Sequence[Key] = ()) -> None:
+        """These are this worker's until then; those ``refused`` are another's."""
         now = self._clock()
+        for key in refused:
+            self._refused[key] = None
+            if len(self._refused) > MOST_UNTOLD:
+                del self._refused[next(iter(self._refused))]
         for key in keys:
+            self._refused.pop(key, None)
             self._planned.setdefault(key, now)
             self._until[key] = until
         for key in [key for key, end in self._until.items() if end <= now]:
@@ -263,3 +276,4 @@ class Leaves:
         """None is any more."""
         self._until.clear()
         self._planned.clear()
+        self._refused.clear()

@@ -54,10 +54,7 @@ def _identity(config: Config, kept: Kept) -> list[object]:
             for provider in (provider_for(config, ref.provider),)
         }
     )
-    drafts = sorted(
-        (kept.drafts[d.name], d.dtype, str(d.temperature)) for d in config.drafts.values()
-    )
-    return [servers, drafts]
+    return [servers, sorted(set(kept.drafts.values()))]
 
 
 def _places(names: list[str], kept: Mapping[str, str]) -> dict[str, int]:

@@ -92,6 +92,13 @@ class Telling:
         self._begin()
         return data
 
+    def cut(self) -> None:
+        """Tell the rounds of answers that haven't ended as well; what follows will be another's."""
+        for key, (temperature, rounds) in self._open.items():
+            if rounds:
+                self._told(key, temperature, rounds)
+                rounds.clear()
+
     # --- kinds ------------------------------------------------------------------------------
 
     def _put(self, kind: str, *row: Any) -> None:
@@ -131,7 +138,7 @@ class Telling:
     def _over(self, target: str, drafter: str, traffic: str, how: str, answer: object) -> None:
         key = (target, drafter, traffic, how, answer)
         found = self._open.pop(key, None)
-        if found is not None:
+        if found is not None and found[1]:
             self._told(key, *found)
 
     def _told(

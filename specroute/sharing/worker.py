@@ -127,9 +127,10 @@ class Sharing:
             self.counts["lost"] += 1
         self._waiting.append(note)
 
-    def may_explore(self, key: Key) -> bool:
+    def withheld(self, key: Key) -> str:
         """Whoever can't reach the others explores alone, on what its account then holds."""
-        return self._leaves.has(self._common(key)) or self.state is State.AWAY
+        why = self._leaves.withheld(self._common(key))
+        return "" if self.state is State.AWAY else why
 
     def exploring(self, key: Key) -> Callable[[object], None]:
         """As :meth:`Leaves.exploring`."""
@@ -227,11 +228,13 @@ class Sharing:
 
     async def visit(self) -> None:
         """Tell what waits, hear what is new; leave figures where it is this worker's turn."""
-        turn, self._turn = self._turn, False
+        # What waits behind a message that may not have arrived isn't told with this one.
+        turn = self._turn and self._unsure is None
+        self._turn = self._turn and not turn
         while self._unsure is None and len(self._waiting) > AT_ONCE:
             self._gather(AT_ONCE)
             await asyncio.sleep(0)
-        message = self._message()
+        message = self._message(cut=turn)
         left = self._figures() if turn else None
         leaves = self._leaves.wanted()
         asked_at = self._clock()
@@ -246,12 +249,13 @@ class Sharing:
             self.counts["told_bytes"] += len(message[1])
         self._turn = self._turn or seen.turn
         given = [key for key, mine in zip(leaves, seen.leaves, strict=True) if mine]
+        refused = [key for key, mine in zip(leaves, seen.leaves, strict=True) if not mine]
         await self._hear(seen)
         while seen.behind:
             seen = await self._server.visit(self._place)
             await self._hear(seen)
         # Whoever had a leave before has told what it lost: it was heard just now.
-        self._leaves.given(given, asked_at + LEAVE_S - server.ANSWER_S)
+        self._leaves.given(given, asked_at + LEAVE_S - server.ANSWER_S, refused)
         if self.state is not State.SHARED:
             if self.state is State.AWAY:
                 log.warning("measurements are shared again, %s is back", self.shown)
@@ -265,10 +269,14 @@ class Sharing:
         for _ in range(n):
             self._telling.add(self._waiting.popleft())
 
-    def _message(self) -> tuple[int, bytes] | None:
-        """The next message and its number; first the one that may not have arrived."""
+    def _message(self, *, cut: bool = False) -> tuple[int, bytes] | None:
+        """The next message and its number; first the one that may not have arrived. ``cut``: with
+        the rounds of answers that haven't ended, since figures are left: whoever starts from those
+        has these rounds, and must not hear them later."""
         if self._unsure is None:
             self._gather(len(self._waiting))
+            if cut:
+                self._telling.cut()
             data = self._telling.taken(self._rng)
             changes = self.accounts.untold()
             if changes:
@@ -287,9 +295,7 @@ class Sharing:
         ]
 
     def _figures(self) -> figures.Left:
-        """What is known here, as of the message told next and the place heard up to. Rounds of
-        answers that haven't ended are in it and will be told: who starts from it counts them
-        twice."""
+        """What is known here, as of the message told next and the place heard up to."""
         assert self._place is not None
         return figures.Left(
             worker=self._server.worker,

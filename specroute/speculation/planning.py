@@ -174,8 +174,9 @@ class Planning:
 
         key = (str(target.ref), traffic)
         account = chosen.account(key)
-        if not self._leave.may_explore((chosen.name, *key)):
-            account = account.under_way(True, True, True)
+        withheld = self._leave.withheld((chosen.name, *key))
+        if withheld:
+            account = replace(account.under_way(True, True, True), trying=withheld)
         purse = current.get()
         dollars = None if purse is None else purse.left
         ask = Ask(

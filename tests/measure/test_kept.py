@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,31 @@ def test_figures_belong_to_a_server_not_to_a_name(folder: Path) -> None:
     assert renamed.snapshot("home:big", "ngram", A, "argmax").pace.tpot_s == pytest.approx(0.03)
     Kept(config(base_url="http://10.0.0.6/v1")).load(moved)
     assert moved.snapshot("lab:big", "ngram", A, "argmax").pace.tpot_s is None
+
+
+def test_two_names_of_one_draft_are_kept_once(folder: Path) -> None:
+    """By what was seen last; the same model run in another way is another draft."""
+
+    def kept(**drafts: Any) -> Kept:
+        local = {"kind": "local", "model": "org/small"}
+        tables = {name: {**local, **more} for name, more in drafts.items()}
+        providers = {"lab": {"profile": "vllm", "base_url": "http://10.0.0.5/v1"}}
+        return Kept(parse({"version": 1, "providers": providers, "drafts": tables}, environ={}))
+
+    half = kept(a={}, b={"dtype": "float16"}, c={"temperature": 0.5}, d={"min_probability": 0.2})
+    assert len({half.drafts[name] for name in "abcd"}) == 4
+    seen = Measurements()
+    for name, seconds, at in (("a", 0.02, time.time()), ("b", 0.01, time.time() - 60)):
+        for _ in range(10):
+            seen.draft_time(name, seconds, at)
+    for names, expected in ((kept(a={}, b={}), 0.02), (half, 0.01)):
+        for _ in range(3):  # as often as a config is reloaded
+            again = Measurements()
+            assert load(again, names.collect(seen), names.targets, names.drafts, time.time())
+            assert again.drafts["b"].token.value == pytest.approx(expected)
+            assert again.drafts["a"].token.value == pytest.approx(0.02)
+            weight = again.drafts["a"].token.estimate()
+            assert weight is not None and weight.weight <= 10
 
 
 def test_what_another_config_has_kept_stays(folder: Path) -> None:

@@ -7,7 +7,16 @@ import itertools
 import pytest
 
 from specroute.policy.account import CAP, EARLY, LENT, Account, Settled
-from specroute.sharing.accounts import KEPT_S, LEAVE_S, RENEWED_S, Accounts, Change, Leaves
+from specroute.sharing.accounts import (
+    ASKED,
+    HELD,
+    KEPT_S,
+    LEAVE_S,
+    RENEWED_S,
+    Accounts,
+    Change,
+    Leaves,
+)
 
 KEY = ("policy", "lab:big", "chat")
 P = 2.0
@@ -75,10 +84,13 @@ def test_a_leave_is_kept_while_its_class_is_planned_for() -> None:
     """Asked for at the first plan, renewed in time, for minutes after the last one, then let go."""
     clock = [0.0]
     leaves = Leaves(lambda: clock[0])
-    assert not leaves.has(KEY)
+    assert leaves.withheld(KEY) == ASKED
+    assert leaves.wanted() == [KEY]
+    leaves.given([], LEAVE_S, [KEY])
+    assert leaves.withheld(KEY) == HELD
     assert leaves.wanted() == [KEY]
     leaves.given([KEY], LEAVE_S)
-    assert leaves.has(KEY)
+    assert not leaves.withheld(KEY)
     assert leaves.wanted() == []
     while clock[0] < KEPT_S:
         clock[0] += LEAVE_S - RENEWED_S + 1
@@ -87,14 +99,14 @@ def test_a_leave_is_kept_while_its_class_is_planned_for() -> None:
     assert leaves.wanted() == []
     clock[0] += LEAVE_S
     leaves.given([], 0.0)
-    assert not leaves.has(KEY)
+    assert leaves.withheld(KEY) == ASKED
 
 
 def test_a_leave_is_kept_while_something_is_tried() -> None:
     """However long that takes; one that is lost is lost."""
     clock = [0.0]
     leaves = Leaves(lambda: clock[0])
-    leaves.has(KEY)
+    leaves.withheld(KEY)
     leaves.given(leaves.wanted(), LEAVE_S)
     end = leaves.exploring(KEY)
     clock[0] = 2 * KEPT_S
@@ -103,7 +115,7 @@ def test_a_leave_is_kept_while_something_is_tried() -> None:
     assert leaves.wanted() == []
     leaves.given([KEY], clock[0] + LEAVE_S)
     leaves.lost()
-    assert not leaves.has(KEY)
+    assert leaves.withheld(KEY) == ASKED
 
 
 def explored(together: bool, loss: float, requests: int = 400, lag: int = 7) -> float:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 
 from specroute import AsyncSpecRoute, report
 from specroute.reference.running import ReferenceServer
 from specroute.sharing import Sharing, worker
+from specroute.sharing.accounts import HELD
 from specroute.sharing.worker import State
 from specroute.speculation.speculator import Speculator
 from specroute.types import Report
 from tests.engine.world import World, speculating
+from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer
 
 WORLD = World()
@@ -44,12 +47,14 @@ def quicker() -> Iterator[ReferenceServer]:
 
 @asynccontextmanager
 async def client(
-    target: ReferenceServer, redis_server: RedisServer | None, kind: str = "good"
+    target: ReferenceServer, redis_server: RedisServer | None, kind: str = "good", **provider: Any
 ) -> AsyncIterator[AsyncSpecRoute]:
     """One worker, warmed up, whose draft is good or bad; without a Redis it is alone."""
     store = None if redis_server is None else {"kind": "redis", "url": redis_server.url}
     drafter = WORLD.drafter(kind)
-    async with speculating(WORLD, target, policy=POLICY, drafter=drafter, store=store) as made:
+    async with speculating(
+        WORLD, target, policy=POLICY, drafter=drafter, store=store, provider=provider
+    ) as made:
         await made.warm_up()
         yield made
 
@@ -62,7 +67,7 @@ def sharing(client: AsyncSpecRoute) -> Sharing:
 
 async def ask(client: AsyncSpecRoute) -> Report:
     stream = await client.completions.create(
-        model="m", prompt="a b a", max_tokens=30, stream=True, temperature=0
+        model="m", prompt="a b a", max_tokens=24, stream=True, temperature=0
     )
     async for _chunk in stream:
         pass
@@ -72,6 +77,20 @@ async def ask(client: AsyncSpecRoute) -> Report:
 def tried(told: Report) -> bool:
     """Whether a plan that wasn't expected to win was tried."""
     return " is tried: " in told.plan_reason
+
+
+def sure(told: Report) -> bool:
+    """Whether it was speculated on in the hope to win, and not to find out."""
+    return told.rounds > 0 and "is predicted to take" in told.plan_reason
+
+
+async def heard(client: AsyncSpecRoute, other: AsyncSpecRoute) -> None:
+    """Until it has heard what the other one has told."""
+    async with asyncio.timeout(10):
+        while sharing(client)._heard.get(sharing(other)._server.worker, 0) < (  # noqa: ASYNC110
+            sharing(other)._number
+        ):
+            await asyncio.sleep(0.01)
 
 
 async def settled(client: AsyncSpecRoute) -> None:
@@ -86,9 +105,6 @@ async def test_a_second_worker_speculates_from_its_first_request(
 ) -> None:
     """By what the first one has found out in several; alone it has to find out as well."""
 
-    def sure(told: Report) -> bool:
-        return told.rounds > 0 and "is predicted to take" in told.plan_reason
-
     async def learnt(client: AsyncSpecRoute) -> int:
         """Requests until four in a row are sure to win."""
         told = [await ask(client) for _ in range(4)]
@@ -97,13 +113,54 @@ async def test_a_second_worker_speculates_from_its_first_request(
             told.append(await ask(client))
         return len(told) - 4
 
-    async with client(target, redis_server) as a:
-        assert await learnt(a) > 0
+    async with client(target, redis_server) as a, client(target, None) as alone:
+        assert min(await asyncio.gather(learnt(a), learnt(alone))) > 0
         await settled(a)
         async with client(target, redis_server) as b:
             assert await learnt(b) == 0
-    async with client(target, None) as alone:
-        assert await learnt(alone) > 0
+
+
+async def test_a_worker_stops_by_what_another_has_paid_for(
+    target: ReferenceServer, redis_server: RedisServer
+) -> None:
+    """R rises at the server: one loses by it, the other's next request is plain already."""
+    slower = [0.0]
+
+    def judge(path: str, body: Mapping[str, Any], _: int) -> Fault | None:
+        return Fault("late", value=slower[0]) if body.get("echo") else None
+
+    async with (
+        Proxy(target.base_url.removesuffix("/v1"), judge) as relay,
+        client(target, redis_server, base_url=relay.base_url) as a,
+        client(target, redis_server, base_url=relay.base_url) as b,
+    ):
+        while not sure(await ask(a)):
+            pass
+        await settled(a)
+        await heard(b, a)
+        assert sure(await ask(b))
+        await settled(b)
+        slower[0] = 0.6
+        losing = [await ask(a)]
+        while "times the plain pace" not in losing[-1].plan_reason:  # Nothing is left that wins.
+            losing.append(await ask(a))
+        assert losing[0].rounds > 0
+        await settled(a)
+        await heard(b, a)
+        told = await ask(b)
+        assert (told.method, told.rounds) == ("plain", 0)
+        assert "times the plain pace" in told.plan_reason
+
+
+async def test_a_report_says_that_the_leave_to_explore_is_missing(
+    target: ReferenceServer, redis_server: RedisServer
+) -> None:
+    """Since another worker has it, who tries for all."""
+    async with client(target, redis_server) as a, client(target, redis_server) as b:
+        async with asyncio.timeout(20):
+            assert "no loss may be risked yet" in (await ask(a)).plan_reason
+            while HELD not in (await ask(b)).plan_reason:
+                pass
 
 
 async def test_requests_go_on_without_a_server(
@@ -129,13 +186,14 @@ async def test_of_all_workers_one_at_a_time_explores(
         ]
 
         async def work(each: AsyncSpecRoute) -> None:
-            for _ in range(25):
+            for _ in range(16):
                 began = time.perf_counter()
                 done = await ask(each)
                 found.append((began, time.perf_counter(), done))
 
         await asyncio.gather(*map(work, crowd))
         tries = sorted((began, ended) for began, ended, each in found if tried(each))
+        assert tries
         for (_, ended), (began, _) in itertools.pairwise(tries):
             assert ended <= began
         await asyncio.gather(*map(settled, crowd))

@@ -70,4 +70,4 @@ def test_a_request_is_a_few_hundred_bytes_however_many_rounds_it_has() -> None:
     told = json.loads(message(Measurements(), 1, 300))
     assert len(told["passed"][0]) == 5 + 3 * MOST_ROUNDS
     # A crowd is no more than one message can hold.
-    assert len(message(Measurements(), 1000, 20)) < 25_000
+    assert len(message(Measurements(), 250, 20)) < 25_000

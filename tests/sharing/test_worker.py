@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -59,6 +60,54 @@ async def test_who_comes_later_starts_from_figures_and_what_came_after(
             assert late.figures.pace.tpot_s == pytest.approx(0.03, rel=0.01)
         finally:
             await late.aclose()
+
+
+async def test_rounds_of_an_answer_under_way_count_once_for_who_comes_later(
+    redis_server: RedisServer,
+) -> None:
+    """Those before figures are left are in the figures, those after them in a message."""
+    async with workers(redis_server) as (a, b):
+        a.answer(5)
+        await a.visits()  # gets the turn
+        under_way = object()
+
+        def half() -> None:
+            for _ in range(20):
+                a.seen.passed(TARGET, DRAFT, TRAFFIC, 3, 4, 0, HOW, None, under_way, time.time())
+
+        half()
+        await a.visits()  # leaves figures
+        late = await Worker(redis_server.url).joins()
+        half()
+        a.seen.over(TARGET, DRAFT, TRAFFIC, under_way, HOW)
+        await a.visits()
+        for each in (b, late):
+            await each.visits()
+            assert each.figures.rounds_seen.weight == pytest.approx(
+                a.figures.rounds_seen.weight, rel=0.01
+            )
+        await late.aclose()
+
+
+async def test_figures_wait_while_a_message_may_not_have_arrived(
+    redis_server: RedisServer,
+) -> None:
+    """What was measured behind it would count twice."""
+    async with workers(redis_server, 1) as (a,):
+        a.answer(5)
+        await a.visits()  # gets the turn
+        a.answer(5)
+        a.sharing._message()
+        a.answer(5)
+        await a.visits()
+        with redis_server.client() as client:
+            assert not client.keys("specroute:learned:*:whole")
+        await a.visits()
+        late = await Worker(redis_server.url).joins()
+        assert late.figures.rounds_seen.weight == pytest.approx(
+            a.figures.rounds_seen.weight, rel=0.01
+        )
+        await late.aclose()
 
 
 async def test_a_message_told_twice_is_heard_once(redis_server: RedisServer) -> None:
@@ -195,5 +244,10 @@ def test_who_learns_together_asks_the_same_server_in_the_same_way() -> None:
         {"drafts": {"more": {"kind": "local", "model": "org/small"}}},
     ):
         assert names(**changes).id != names().id
+    one, two = {"kind": "local", "model": "org/small"}, {"kind": "local", "model": "org/small"}
+    assert names(drafts={"a": one, "b": two}).id == names(drafts={"c": one}).id
+    half = names(drafts={"a": one, "b": {**two, "dtype": "float16"}})
+    assert half.id != names(drafts={"c": one}).id
+    assert half.draft_places["a"] != half.draft_places["b"]
     elsewhere = names(store={"kind": "redis", "url": "redis://x/0", "host": "eu-1"})
     assert elsewhere.id == names().id and elsewhere.host != names().host

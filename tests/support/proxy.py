@@ -19,7 +19,7 @@ import httpx2
 @dataclass(frozen=True)
 class Fault:
     """``kind``: ``status`` (with ``status``), ``text`` (200 with ``value`` as the body), ``reset``,
-    ``hang`` (accepted, never answered), ``cut`` (``after`` events, then the connection breaks),
+    ``late`` (passed on after ``value`` seconds), ``hang`` (accepted, never answered), ``cut`` (``after`` events, then the connection breaks),
     ``silence`` (``after`` events, then nothing), ``edit`` (``value`` changes the JSON answer)."""
 
     kind: str
@@ -84,6 +84,8 @@ class Proxy:
         body = json.loads(content) if content else {}
         fault = self.judge(path, body, len(self.asked))
         self.asked.append((path, body))
+        if fault is not None and fault.kind == "late":
+            await asyncio.sleep(fault.value)
         if fault is not None and fault.kind == "hang":
             await reader.read()
             return False
