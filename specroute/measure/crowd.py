@@ -93,13 +93,13 @@ class Crowding:
         "_committed",
         "_counts",
         "_kept",
-        "_pace",
         "_read",
         "_scored",
         "_span",
         "_streamed",
         "_tempo",
         "_timed",
+        "pace",
         "passes",
         "per_piece",
         "rereads",
@@ -109,7 +109,7 @@ class Crowding:
     def __init__(self, pace: Regression) -> None:
         """``pace``: the target's seconds per token by (context, others in flight), which windows
         are entered into as well: under load the first answer's end is far away."""
-        self._pace = pace
+        self.pace = pace
         self.tempo = Regression((10.0, 100.0), (0.05, 0.05), decay=0.98)
         """Seconds a token of plain streams, by (sequences at the server, tokens read per step)."""
         self.passes = Regression((10.0, 1000.0), (0.05, 0.5), decay=0.98)
@@ -216,7 +216,7 @@ class Crowding:
             self._span = min(max(WINDOW_S, STEPS * tpot), LONGEST_S)
             self.tempo.add(sequences, self._read * tpot / lasted, tpot)
             others = max(area[0] / lasted - 1, 0.0)
-            self._pace.add(self._pace.ordinary[0], others, tpot, _COUNTS)
+            self.pace.add(self.pace.ordinary[0], others, tpot, _COUNTS)
         if rounds and area[2] > 0:
             took = area[2] / self._scored
             self._timed += _LATE * (self._tempo - self._timed)

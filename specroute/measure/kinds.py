@@ -57,6 +57,11 @@ class Target:
         self.crowd = Crowding(self.tpot)
         self.seen_at = 0.0
 
+    def goes_on(self, before: Target) -> None:
+        """Take the place of ``before``, whose requests are still under way."""
+        self.in_flight, self.crowd = before.in_flight, before.crowd
+        self.crowd.pace = self.tpot
+
 
 class Class:
     """What a traffic class has of its own at a target: its pace against the target's, lengths."""

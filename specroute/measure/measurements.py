@@ -7,23 +7,19 @@ its values, its estimator knows; how figures combine, ``figures``.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
+from specroute.measure.calls import Calls
 from specroute.measure.crowd import NOBODY, Crowd
 from specroute.measure.figures import Snapshot
-from specroute.measure.kinds import Class, Draft, Judged, Prediction, Target
-from specroute.measure.level import Factor, Share
+from specroute.measure.files import MOST_CLASSES, make_room
+from specroute.measure.kinds import Prediction
+from specroute.measure.level import Factor
 from specroute.measure.lifetable import Rounds
 from specroute.measure.reading import read, round_law_now
 from specroute.measure.regression import Regression
 from specroute.measure.traffic import lineage
-from specroute.types import Attempt
 
-MOST_CLASSES = 1024
-"""Traffic classes kept, per kind of figure; those not seen for longest make room."""
 SHORT = 4
 """Answers of fewer tokens say little of the pace."""
 _STEADY = 32
@@ -34,126 +30,12 @@ _SETTLED = 4.0
 """Answers behind a target's law before classes are compared with it."""
 _QUICKER = 0.8
 """Of a pace that isn't timed all the time: a stream that is quicker than that is news."""
-_BLOCK = 16
-"""Prompt tokens that a server caches, or doesn't, as one (vLLM's default; others have more)."""
 _ROUGH = 0.1
 """What a rough pace to start from counts beside a plain answer's."""
 
-K = TypeVar("K")
-V = TypeVar("V")
 
-Note = tuple[Any, ...]
-"""One observation as :attr:`Measurements.heard` is told of it: its kind and what it says."""
-
-
-class Measurements:
+class Measurements(Calls):
     """All estimators of one client."""
-
-    def __init__(self) -> None:
-        self.targets: dict[str, Target] = defaultdict(Target)
-        self.classes: dict[tuple[str, str], Class] = {}
-        self.judged: dict[tuple[str, str], Judged] = defaultdict(Judged)
-        self.drafts: dict[str, Draft] = defaultdict(Draft)
-        self.rounds: dict[tuple[str, str, str, str], Rounds] = {}
-        """By target, drafter, judge and class."""
-        self.temperatures: dict[tuple[str, str, str, float], Rounds] = {}
-        """By target, drafter, judge and the draft's temperature."""
-        self.predictions: dict[tuple[str, str, str], Prediction] = {}
-        """By target, drafter and class."""
-        self.since: dict[tuple[str, str, str], int] = defaultdict(int)
-        self.heard: Callable[[Note], None] | None = None
-        """Told of each observation, so that other workers may hear of it: no more than an append,
-        since requests wait for it. Fading and what is under way are this client's own."""
-
-    @contextmanager
-    def unheard(self) -> Iterator[None]:
-        """What is measured within is told to nobody: it comes from others."""
-        heard, self.heard = self.heard, None
-        try:
-            yield
-        finally:
-            self.heard = heard
-
-    def take_over(self, other: Measurements) -> None:
-        """Have the figures of ``other`` in the place of these; what is under way stays so."""
-        under_way = {name: t.in_flight for name, t in self.targets.items() if t.in_flight}
-        self.targets, self.classes, self.judged = other.targets, other.classes, other.judged
-        self.drafts, self.rounds = other.drafts, other.rounds
-        self.temperatures, self.predictions = other.temperatures, other.predictions
-        for name, in_flight in under_way.items():
-            self.targets[name].in_flight = in_flight
-
-    # --- requests ---------------------------------------------------------------------------
-
-    def begin(self, target: str, now: float | None = None, prompt_tokens: int = 0) -> int:
-        """A request for ``target`` begins; how many others are under way there. ``now``: seconds
-        on a clock that only runs forward; without it nothing is learned of the crowd."""
-        if target not in self.targets:
-            _make_room(self.targets, MOST_CLASSES)
-        seen = self.targets[target]
-        seen.in_flight += 1
-        if now is not None:
-            seen.crowd.begin(now, self.fresh(target, "plain", prompt_tokens))
-        return seen.in_flight - 1
-
-    def end(self, target: str, now: float | None = None) -> None:
-        """A request that was begun has ended."""
-        seen = self.targets[target]
-        seen.in_flight = max(0, seen.in_flight - 1)
-        if now is not None:
-            seen.crowd.end(now)
-
-    def fresh(self, target: str, purpose: str, tokens: float) -> float:
-        """Of so many prompt tokens those that the server has to read: it has the others cached."""
-        seen = self.targets.get(target)
-        share = None if seen is None else seen.cached.get(purpose)
-        found = None if share is None else share.estimate()
-        return tokens if found is None else tokens * (1.0 - found.mean)
-
-    def others(self, target: str) -> int:
-        """Requests under way at ``target`` beside the one that asks."""
-        return max(self.targets[target].in_flight - 1, 0)
-
-    def attempted(self, attempts: Iterable[Attempt], at: float = 0.0) -> None:
-        """One request's calls that left for providers: what failed, what was refused, what was
-        cached. Its first scoring request finds no more in a cache than a plain call would, so it
-        counts as one; a stream that takes over finds what the scoring requests have left there, as
-        another of them would."""
-        first = True
-        for attempt in attempts:
-            if attempt.outcome in ("cancelled", "abandoned"):
-                continue  # The caller's doing.
-            usage, purpose, part = attempt.usage, attempt.purpose, None
-            if usage.prompt_tokens and usage.cached_tokens is not None:
-                if purpose == "score" and first:
-                    purpose, first = "plain", False
-                elif purpose == "handover":
-                    purpose = "score"
-                part = min(1.0, usage.cached_tokens / usage.prompt_tokens)
-            blocks = (usage.prompt_tokens or 0) / _BLOCK
-            self.called(attempt.target, attempt.outcome, purpose, part, blocks, at)
-
-    def called(
-        self,
-        target: str,
-        outcome: str,
-        purpose: str = "plain",
-        cached: float | None = None,
-        blocks: float = 0.0,
-        at: float = 0.0,
-    ) -> None:
-        """One call that left for ``target``; of its prompt's ``blocks`` the share ``cached`` was
-        read from the server's cache (``None``: it didn't say)."""
-        seen = self.targets[target]
-        seen.seen_at = at
-        refused = outcome == "status 429"
-        seen.limited.add(refused)
-        if not refused:
-            seen.failed.add(outcome != "ok")
-        if cached is not None:
-            seen.cached.setdefault(purpose, Share(0.95)).add(cached, blocks)
-        if self.heard is not None:
-            self.heard(("called", target, outcome, purpose, cached, blocks))
 
     # --- plain pace -------------------------------------------------------------------------
 
@@ -366,7 +248,7 @@ class Measurements:
             key = (target, drafter, how, round(temperature, 2))
             found = self.temperatures.get(key)
             if found is None:
-                _make_room(self.temperatures, 256)
+                make_room(self.temperatures, 256)
                 found = self.temperatures[key] = Rounds()
             found.add(accepted, judged, start=start, answer=answer, at=at)
         if self.heard is not None:
@@ -442,7 +324,7 @@ class Measurements:
             for name in lineage(traffic):
                 found = self.predictions.get((target, drafter, name))
                 if found is None:
-                    _make_room(self.predictions, MOST_CLASSES)
+                    make_room(self.predictions, MOST_CLASSES)
                     found = self.predictions[target, drafter, name] = Prediction()
                 found.taken.add(accepted / drafted)
                 found.sent.add(drafted)
@@ -459,7 +341,7 @@ class Measurements:
         so is plain's pace while speculation is all that is tried."""
         key = (target, drafter, traffic)
         if key not in self.since:
-            _make_room(self.since, MOST_CLASSES)
+            make_room(self.since, MOST_CLASSES)
         since = self.since[key] = 0 if tried else self.since[key] + 1
         if tried:
             seen = self.targets[target]
@@ -498,29 +380,6 @@ class Measurements:
         drafting = self.drafts[drafter].crowd
         return seen.crowd.frozen(target, drafting, speculates=speculates)
 
-    # --- the classes ------------------------------------------------------------------------
-
-    def own_class(self, target: str, traffic: str) -> Class:
-        """What a class has of its own, made if it has nothing yet."""
-        found = self.classes.get((target, traffic))
-        if found is None:
-            _make_room(self.classes, MOST_CLASSES)
-            found = self.classes[target, traffic] = Class()
-        return found
-
-    def rounds_of(self, target: str, drafter: str, how: str, traffic: str) -> Rounds:
-        """A class's rounds, made (with those above it) if there are none yet."""
-        found = self.rounds.get((target, drafter, how, traffic))
-        if found is None:
-            _make_room(self.rounds, MOST_CLASSES)
-            parent = None
-            for name in reversed(lineage(traffic)):
-                key = (target, drafter, how, name)
-                parent = self.rounds.get(key) or self.rounds.setdefault(key, Rounds(parent))
-            assert parent is not None
-            found = parent
-        return found
-
 
 def _compare(
     factor: Factor, law: Regression, x: float, y: float, value: float, weight: float
@@ -528,15 +387,3 @@ def _compare(
     found = law.law()
     if found is not None and law.weight >= _SETTLED:
         factor.add(value / max(found.mean_at(x, y), 1e-9), law.epoch, weight)
-
-
-def _make_room(kept: dict[K, V], most: int) -> None:
-    """Where ``most`` are kept, let go of the quarter that was seen longest ago."""
-    if len(kept) >= most:
-        oldest = sorted(kept, key=lambda key: (getattr(kept[key], "seen_at", 0.0), _coarse(key)))
-        for key in oldest[: most // 4]:
-            del kept[key]
-
-
-def _coarse(key: object) -> bool:
-    return isinstance(key, tuple) and "/" not in str(key[-1])

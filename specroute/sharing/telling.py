@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from specroute.measure.measurements import Note
+from specroute.measure.files import Note
 from specroute.sharing.names import Names
 
 MOST_ROUNDS = 32

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from specroute.config import Config
 from specroute.http.supervisor import Supervisor
 from specroute.measure import Measurements
-from specroute.measure.measurements import Note
+from specroute.measure.files import Note
 from specroute.measured import Kept
 from specroute.sharing import figures, hearing, server
 from specroute.sharing.accounts import LEAVE_S, Accounts, Change, Key, Leaves

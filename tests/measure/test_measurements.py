@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from specroute.measure import Measurements, Pace, Snapshot
-from specroute.measure.measurements import MOST_CLASSES
+from specroute.measure.files import MOST_CLASSES
 from specroute.types import Attempt, Usage
 
 A, B = "chat#a/prose/1k", "chat#b/prose/1k"
@@ -201,3 +201,24 @@ def test_classes_that_were_not_seen_for_long_make_room() -> None:
     assert len(seen.rounds) <= MOST_CLASSES + 2
     assert len(seen.classes) <= MOST_CLASSES + 2
     assert seen.snapshot("t", "d", "chat#new/prose/1k").acceptance.judged == (8.0,)
+
+
+def test_figures_taken_over_leave_the_crowd_as_it_is() -> None:
+    """Who is under way, at the target and at the drafter, and what the load was seen to cost."""
+    seen, fresh = Measurements(), Measurements()
+    fresh.pace("t", "c", ttft_s=0.1, tpot_s=0.03, tokens=80)
+    for _ in range(3):
+        seen.begin("t", 10.0)
+    seen.drafts["d"].crowd.begin(10.0)
+    mark, drafting = seen.targets["t"].crowd.mark(10.0), seen.drafts["d"].crowd
+    seen.take_over(fresh)
+    assert seen.crowd("t", "d").others == 2
+    assert seen.drafts["d"].crowd is drafting
+    crowd = seen.targets["t"].crowd
+    assert crowd.pace is seen.targets["t"].tpot
+    assert crowd.others_since(mark, 11.0) == pytest.approx(2.0)
+    for _ in range(3):
+        seen.end("t", 12.0)
+    assert seen.others("t") == 0
+    assert crowd.others_since(crowd.mark(13.0), 14.0) == 0.0
+    assert seen.snapshot("t", "d", "c").pace.tpot_s == pytest.approx(0.03)

@@ -1,0 +1,89 @@
+"""Requests under way and calls that left: who is at a target now, what failed, what was cached.
+
+Knows no pace and no draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from specroute.measure.files import MOST_CLASSES, Files, make_room
+from specroute.measure.level import Share
+from specroute.types import Attempt
+
+_BLOCK = 16
+"""Prompt tokens that a server caches, or doesn't, as one (vLLM's default; others have more)."""
+
+
+class Calls(Files):
+    """What is known of a client's calls, whatever they were for."""
+
+    def begin(self, target: str, now: float | None = None, prompt_tokens: int = 0) -> int:
+        """A request for ``target`` begins; how many others are under way there. ``now``: seconds
+        on a clock that only runs forward; without it nothing is learned of the crowd."""
+        if target not in self.targets:
+            make_room(self.targets, MOST_CLASSES)
+        seen = self.targets[target]
+        seen.in_flight += 1
+        if now is not None:
+            seen.crowd.begin(now, self.fresh(target, "plain", prompt_tokens))
+        return seen.in_flight - 1
+
+    def end(self, target: str, now: float | None = None) -> None:
+        """A request that was begun has ended."""
+        seen = self.targets[target]
+        seen.in_flight = max(0, seen.in_flight - 1)
+        if now is not None:
+            seen.crowd.end(now)
+
+    def fresh(self, target: str, purpose: str, tokens: float) -> float:
+        """Of so many prompt tokens those that the server has to read: it has the others cached."""
+        seen = self.targets.get(target)
+        share = None if seen is None else seen.cached.get(purpose)
+        found = None if share is None else share.estimate()
+        return tokens if found is None else tokens * (1.0 - found.mean)
+
+    def others(self, target: str) -> int:
+        """Requests under way at ``target`` beside the one that asks."""
+        return max(self.targets[target].in_flight - 1, 0)
+
+    def attempted(self, attempts: Iterable[Attempt], at: float = 0.0) -> None:
+        """One request's calls that left for providers: what failed, what was refused, what was
+        cached. Its first scoring request finds no more in a cache than a plain call would, so it
+        counts as one; a stream that takes over finds what the scoring requests have left there, as
+        another of them would."""
+        first = True
+        for attempt in attempts:
+            if attempt.outcome in ("cancelled", "abandoned"):
+                continue  # The caller's doing.
+            usage, purpose, part = attempt.usage, attempt.purpose, None
+            if usage.prompt_tokens and usage.cached_tokens is not None:
+                if purpose == "score" and first:
+                    purpose, first = "plain", False
+                elif purpose == "handover":
+                    purpose = "score"
+                part = min(1.0, usage.cached_tokens / usage.prompt_tokens)
+            blocks = (usage.prompt_tokens or 0) / _BLOCK
+            self.called(attempt.target, attempt.outcome, purpose, part, blocks, at)
+
+    def called(
+        self,
+        target: str,
+        outcome: str,
+        purpose: str = "plain",
+        cached: float | None = None,
+        blocks: float = 0.0,
+        at: float = 0.0,
+    ) -> None:
+        """One call that left for ``target``; of its prompt's ``blocks`` the share ``cached`` was
+        read from the server's cache (``None``: it didn't say)."""
+        seen = self.targets[target]
+        seen.seen_at = at
+        refused = outcome == "status 429"
+        seen.limited.add(refused)
+        if not refused:
+            seen.failed.add(outcome != "ok")
+        if cached is not None:
+            seen.cached.setdefault(purpose, Share(0.95)).add(cached, blocks)
+        if self.heard is not None:
+            self.heard(("called", target, outcome, purpose, cached, blocks))
