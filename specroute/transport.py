@@ -151,6 +151,7 @@ class _Response(httpx2.Response):
             return False
         if not self.is_closed:
             self._content = body.body
+            self._num_bytes_downloaded = len(body.body)
             self.is_closed = self.is_stream_consumed = True
         return True
 

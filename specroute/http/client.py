@@ -31,7 +31,6 @@ from specroute.http.reply import Body, OpenReply
 from specroute.http.sockets import limits, open_files, out_of_files
 from specroute.http.supervisor import Supervisor
 from specroute.http.watch import Watch
-from specroute.types import Usage
 
 MAX_REDIRECTS = 20
 
@@ -308,10 +307,12 @@ class HttpClient:
         headers: Mapping[str, str] = {},
         root: bool = False,
         listed: bool = False,
+        model: str = "",
     ) -> JsonReply:
         """POST JSON, read a JSON object. No retries, but for a connection found closed.
 
-        ``purpose``: as in :class:`~specroute.types.Attempt`.
+        ``purpose``: as in :class:`~specroute.types.Attempt`. ``model``: whose call the gates take
+        it for, where the payload names none.
         ``listed``: the answer may be a list of objects, and is then ``{"answers": list}``.
 
         Raises :class:`StatusError` for 4xx/5xx, :class:`ErrorInBody` for an error inside a 200,
@@ -319,7 +320,8 @@ class HttpClient:
         """
         started = deadline.clock()
         reply = await self._send_json(
-            self._json_call(path, payload, headers, "application/json", root, purpose), deadline
+            self._json_call(path, payload, headers, "application/json", root, purpose, model),
+            deadline,
         )
         data = await self._json_in(reply, listed=listed)
         seconds = deadline.clock() - started
@@ -363,7 +365,7 @@ class HttpClient:
                 error.args = (wire.redact(str(error), self._secrets),)
             reply.settle(None, error)
             raise
-        reply.settle(Usage.from_wire(data.get("usage")))
+        reply.settle(wire.usage_in(data))
         return data
 
     async def _send_json(self, call: Call, deadline: Deadline) -> OpenReply:
@@ -385,6 +387,7 @@ class HttpClient:
         accept: str,
         root: bool,
         purpose: str,
+        model: str = "",
     ) -> Call:
         return Call(
             "POST",
@@ -398,7 +401,7 @@ class HttpClient:
             ],
             content=wire.dumps(payload),
             root=root,
-            model=str(payload.get("model", "")),
+            model=str(payload.get("model") or model),
             purpose=purpose,
         )
 

@@ -52,7 +52,7 @@ def of_status(status: int, body: bytes = b"") -> Fault | None:
         return Fault.REFUSED if out_of_quota(body) else Fault.RATE
     if status in _NOT_SERVED:
         return Fault.REFUSED
-    if status >= 500 or status in _BUSY:
+    if status >= 500 or status in _BUSY or 300 <= status < 400:  # A redirect to nowhere.
         return Fault.SERVER
     return None
 

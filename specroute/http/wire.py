@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from specroute.errors import BadAnswer
+from specroute.types import Usage
 
 DONE = b"data: [DONE]\n\n"
 
@@ -80,6 +81,34 @@ def about_tokens(data: Mapping[str, Any]) -> int:
             text = choice.get("text")
         size += len(text) if isinstance(text, str) else 0
     return -(-size // 4)
+
+
+def usage_in(data: Mapping[str, Any]) -> Usage:
+    """What a whole answer says it used: in ``usage``, or as servers' native bodies do. SGLang's
+    ``/generate`` has the counts in ``meta_info``; a list of answers, each its own, is added up."""
+    answers = data.get("answers")
+    if isinstance(answers, list) and "usage" not in data:
+        each = [usage_in(answer) for answer in answers if isinstance(answer, Mapping)]
+        return Usage(
+            _sum(usage.prompt_tokens for usage in each),
+            _sum(usage.completion_tokens for usage in each),
+            _sum(usage.cached_tokens for usage in each),
+        )
+    meta = data.get("meta_info")
+    if "usage" not in data and isinstance(meta, Mapping):
+        cached = {"cached_tokens": meta.get("cached_tokens")}
+        return Usage.from_wire({**meta, "prompt_tokens_details": cached})
+    return Usage.from_wire(data.get("usage"))
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """Their sum; ``None`` where one is not known, or there are none."""
+    total: int | None = None
+    for count in counts:
+        if count is None:
+            return None
+        total = count + (total or 0)
+    return total
 
 
 def error_in(data: Mapping[str, Any]) -> Any:

@@ -302,7 +302,7 @@ class _Booking:
         if not self._arrived and _never_left(error):
             self._end(0, 0.0, calls=0)
             return
-        if self._status >= 400:
+        if self._status >= 300:
             self._end(0, 0.0)  # Refused: counted as a call, billed nothing.
             return
         used = self._used(usage, error)

@@ -8,6 +8,7 @@ client's own.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import httpx2
@@ -15,13 +16,17 @@ import httpx2
 _KNOWN = frozenset({"headers", "timeout", "method", "url", "params", "content", "files"})
 _REMEMBERED = 512
 _urls: dict[str, httpx2.URL] = {}
+_OWN = (
+    "build_request", "_merge_url", "_merge_headers", "_merge_cookies", "_merge_queryparams"
+)  # fmt: skip
+_ordinary: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 def build_request(client: httpx2.AsyncClient, asked: dict[str, Any]) -> httpx2.Request:
     """What ``client.build_request(**asked)`` comes to."""
     url, content, timeout = asked.get("url"), asked.get("content"), asked.get("timeout")
     if (
-        type(client).build_request is not httpx2.AsyncClient.build_request
+        not _builds_as_httpx2(client)
         or not (isinstance(url, str) and isinstance(content, bytes))
         or not isinstance(timeout, httpx2.Timeout)
         or asked.get("params") is not None
@@ -48,3 +53,13 @@ def build_request(client: httpx2.AsyncClient, asked: dict[str, Any]) -> httpx2.R
         content=content,
         extensions={"timeout": timeout.as_dict()},
     )
+
+
+def _builds_as_httpx2(client: Any) -> bool:
+    """Whether neither its class nor anybody since has put something else in its place."""
+    kind = type(client)
+    known = _ordinary.get(kind)
+    if known is None:
+        known = all(getattr(kind, each) is getattr(httpx2.AsyncClient, each) for each in _OWN)
+        _ordinary[kind] = known
+    return known and "build_request" not in vars(client)

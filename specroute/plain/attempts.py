@@ -93,6 +93,8 @@ class Attempts:
         self._health = health
         self._deadline = deadline
         self._tally = tally
+        self._text = tally is not None
+        """An answer is read, so that a redirect which nobody follows is none."""
         self._whole = whole
         self._direct = direct
         self._rng = rng
@@ -208,7 +210,7 @@ class Attempts:
             else:
                 if tally is not None:
                     tally.request_id = reply.request_id
-                if reply.status < 400:
+                if reply.status < (300 if self._text else 400):
                     self._arrived = True
                     return reply
                 failure = await Refusal.read(reply, leg.http)

@@ -34,7 +34,7 @@ from specroute.limits.purse import current
 from specroute.target.dialects import joining
 from specroute.target.dialects.base import Request
 from specroute.target.learned import says_nothing
-from specroute.types import Usage
+from specroute.types import TargetRef, Usage
 
 if TYPE_CHECKING:
     from specroute.http.client import HttpClient, JsonReply
@@ -65,9 +65,9 @@ class LeftOut(ProviderError):
 class Joint:
     """One target's shared requests. Belongs to one event loop."""
 
-    def __init__(self, http: HttpClient, name: str) -> None:
+    def __init__(self, http: HttpClient, ref: TargetRef) -> None:
         self._http = http
-        self._name = name
+        self._ref = ref
         self._ready: dict[object, list[Seat]] = {}
         self._refusals = 0
         self.off = ""
@@ -104,7 +104,7 @@ class Joint:
         """What came back jointly can't be right: nothing is sent so again."""
         if not self.off:
             self.off = reason
-            log.info("%s: scoring rounds share no request any more: %s", self._name, reason)
+            log.info("%s: scoring rounds share no request any more: %s", self._ref, reason)
 
     def _leave(self, kind: object) -> None:
         seats = [seat for seat in self._ready.pop(kind) if not seat.company.done()]
@@ -143,6 +143,7 @@ class Joint:
                 root=shared.root,
                 listed=shared.listed,
                 purpose=seats[0].purpose,
+                model=self._ref.model,
             )
         except ProviderError as error:
             self._failed(seats, error)

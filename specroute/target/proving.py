@@ -61,6 +61,7 @@ async def apart(
                 root=shared.root,
                 listed=shared.listed,
                 purpose="calibrate",
+                model=target.ref.model,
             )
             entry.request_id = reply.request_id
             parts = joining.parted(reply.data, requests)

@@ -79,6 +79,7 @@ async def score(
             root=request.root,
             listed=request.listed,
             purpose=purpose,
+            model=target.ref.model,
         )
         return _read(entry, dialect, ask, reply.data, reply)
 

@@ -49,7 +49,7 @@ class Target:
         self.tokenizer = tokenizer
         self.learned = Learned()
         self.hedging = Hedging()
-        self.joint = Joint(http, str(ref))
+        self.joint = Joint(http, ref)
         self.calibrating = asyncio.Lock()
 
     @property

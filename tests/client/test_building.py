@@ -19,6 +19,29 @@ class Marking(httpx2.AsyncClient):
         return request
 
 
+class Merging(httpx2.AsyncClient):
+    """One that adds to every request's headers."""
+
+    def _merge_headers(self, headers: Any = None) -> Any:
+        merged = super()._merge_headers(headers)
+        merged["x-mark"] = "1"
+        return merged
+
+
+def changed() -> httpx2.AsyncClient:
+    """A client whose ``build_request`` somebody has wrapped since it was made."""
+    client: Any = httpx2.AsyncClient()
+    own = client.build_request
+
+    def build(*args: Any, **kwargs: Any) -> httpx2.Request:
+        request: httpx2.Request = own(*args, **kwargs)
+        request.headers["x-mark"] = "1"
+        return request
+
+    client.build_request = build
+    return client  # type: ignore[no-any-return]
+
+
 ASKED: dict[str, Any] = {
     "headers": [("Accept", "application/json"), ("x-a", "1"), ("x-a", "2"), ("X-Name", "b")],
     "timeout": httpx2.Timeout(600, connect=5),
@@ -39,6 +62,8 @@ ASKED: dict[str, Any] = {
         pytest.param(httpx2.AsyncClient(params={"a": "b"}), id="query parameters"),
         pytest.param(httpx2.AsyncClient(base_url="http://other/"), id="a base URL"),
         pytest.param(Marking(), id="its own build_request"),
+        pytest.param(Merging(), id="its own headers"),
+        pytest.param(changed(), id="a wrapped build_request"),
     ],
 )
 @pytest.mark.parametrize(

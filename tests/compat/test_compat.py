@@ -238,6 +238,7 @@ async def raw(client: AsyncOpenAI) -> Any:
         got.retries_taken,
         got.text,
         got.content,
+        got.http_response.num_bytes_downloaded,
         got.method,
         str(got.url),
         plain(got.parse()),
@@ -298,7 +299,7 @@ def _status(status: int) -> None:
     CASES[f"error_{status}"] = CASES.pop("errors")
 
 
-for _code in (400, 401, 403, 404, 408, 409, 418, 422, 429, 500, 503):
+for _code in (300, 400, 401, 403, 404, 408, 409, 418, 422, 429, 500, 503):
     _status(_code)
 
 
@@ -350,7 +351,8 @@ def _timeout(name: str, **options: Any) -> None:
     @case
     async def timeouts(client: AsyncOpenAI) -> Any:
         quick = client.with_options(max_retries=0)
-        got = await error_of(chat(quick, "silent", timeout=0.15, **options))
+        await chat(quick)  # A connection: only the answer is waited for.
+        got = await error_of(chat(quick, "silent", timeout=0.2, **options))
         return got["kind"]
 
     CASES[name] = CASES.pop("timeouts")
@@ -362,7 +364,8 @@ _timeout("timeout_stream", stream=True)
 
 @case
 async def timeout_object(client: AsyncOpenAI) -> Any:
-    quick = client.with_options(timeout=httpx2.Timeout(5, read=0.15), max_retries=0)
+    quick = client.with_options(timeout=httpx2.Timeout(5, read=0.2), max_retries=0)
+    await chat(quick, timeout=None)  # A connection, as above.
     return (await error_of(chat(quick, "silent")))["kind"], quick.timeout
 
 

@@ -95,6 +95,7 @@ async def speculating(
     provider: Mapping[str, Any] | None = None,
     shadow: float = 0.0,
     store: Mapping[str, Any] | None = None,
+    daily_usd: float | None = None,
     **client: Any,
 ) -> AsyncIterator[AsyncSpecRoute]:
     """A client whose model ``m`` speculates on the server's script with a table drafter.
@@ -118,6 +119,7 @@ async def speculating(
         # What a draft is asked for is counted: no more than the requests' own.
         "shadow": {"share": shadow},
         "store": dict(store or {}),
+        "budgets": {} if daily_usd is None else {"daily": {"usd": daily_usd}},
     }
     async with AsyncSpecRoute(config=config, **client) as made:
         router = made.router

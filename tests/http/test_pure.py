@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from math import inf
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from specroute.errors import (
 )
 from specroute.http import retry, wire
 from specroute.http.deadline import Deadline
+from specroute.types import Usage
 
 
 class Clock:
@@ -36,6 +38,29 @@ def test_what_may_fail_is_over_before_its_substitute_is_due() -> None:
     part = deadline.part(0.5)
     assert [part.remaining(w) for w in ("first_token", "stall", "total")] == [4, 4, 4]
     assert deadline.part(0.5, 3).remaining("total") == 3
+
+
+BILLED = {"prompt_tokens": 9, "completion_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("answer", "usage"),
+    [
+        ({"usage": BILLED, "meta_info": {"prompt_tokens": 1}}, Usage(9, 2)),
+        ({"text": "a", "meta_info": {**BILLED, "cached_tokens": 4}}, Usage(9, 2, 4)),
+        (
+            {"answers": [{"meta_info": {**BILLED, "cached_tokens": n}} for n in (0, 8)]},
+            Usage(18, 4, 8),
+        ),
+        ({"answers": [{"meta_info": BILLED}, {"text": "a"}]}, Usage()),
+        ({"answers": []}, Usage()),
+        ({"usage": None, "meta_info": "none"}, Usage()),
+        ({}, Usage()),
+    ],
+)
+def test_what_an_answer_used(answer: dict[str, Any], usage: Usage) -> None:
+    """``usage`` where there is one, else what SGLang's native answers say, of all in a list."""
+    assert wire.usage_in(answer) == usage
 
 
 def test_what_a_deadline_leaves() -> None:

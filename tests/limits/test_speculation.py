@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from specroute import report, reports
+from specroute.reference.access_log import Record
 from specroute.reference.running import ReferenceServer
-from specroute.store.window import MINUTE, Want
+from specroute.store.window import DAY, MINUTE, Want
 from tests.engine.world import World, speculating
 from tests.limits.test_limits import used
 
@@ -25,6 +26,10 @@ async def ask(client: Any, **specroute: Any) -> Any:
         temperature=0,
         extra_body={"specroute": {"seed": 1, **specroute}},
     )
+
+
+def native(server: ReferenceServer) -> list[Record]:
+    return [record for record in server.log if record.path == "/generate"]
 
 
 @pytest.fixture
@@ -45,6 +50,43 @@ async def test_every_round_counts(world: World) -> None:
             assert await used(client, "lab/rpm") == len(calls)
             billed = (found.billed_prompt_tokens or 0) + (found.billed_completion_tokens or 0)
             assert await used(client, "lab/tpm") == billed
+
+
+@pytest.mark.parametrize("dialect", ["echo", "generate", "prompt_logprobs", "fanout"])
+async def test_every_rounds_dollars_count(world: World, dialect: str) -> None:
+    """What all attempts cost is what the day's budget holds, by whichever body a draft is asked
+    about: SGLang's own names no model and counts elsewhere."""
+    provider = {
+        "limits": {"tpm": 10_000_000},
+        "prices": PRICES,
+        "capabilities": {"score": [dialect]},
+    }
+    with ReferenceServer(world.spec) as server:
+        async with speculating(world, server, provider=provider, daily_usd=10) as client:
+            found = report(await ask(client))
+            assert found.rounds > 1
+            assert found.cost_usd is not None
+            assert await used(client, "usd") == pytest.approx(found.cost_usd)
+            billed = (found.billed_prompt_tokens or 0) + (found.billed_completion_tokens or 0)
+            assert await used(client, "lab/tpm") == billed
+
+
+async def test_a_spent_day_lets_no_native_round_leave(world: World) -> None:
+    """Where only a plain answer's dollars are left of the day, no round leaves by SGLang's own body
+    either, and the answer goes on plain."""
+    provider = {"prices": PRICES, "capabilities": {"score": ["generate"]}}
+    with ReferenceServer(world.spec) as server:
+        async with speculating(world, server, provider=provider, daily_usd=0.002) as client:
+            assert report(await ask(client)).rounds > 1
+            store = client._seam.connections._store
+            left = 0.0002 - 1e-5
+            filled = Want("usd", 0.002 - left - await used(client, "usd"), 0.002, DAY)
+            assert await store.take([filled], time.time()) is None
+            before = len(native(server))
+            tight = report(await ask(client))
+            assert tight.complete
+            assert "budgets.daily.usd" in " ".join((tight.plan_reason, *tight.notes))
+            assert len(native(server)) == before
 
 
 async def test_what_a_request_may_cost_ends_its_rounds(world: World) -> None:
