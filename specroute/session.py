@@ -28,6 +28,7 @@ from specroute.ledger import Price
 from specroute.measure import Measurements, Snapshot
 from specroute.meter import Meter
 from specroute.policy.base import Plan, Policy, RoundView
+from specroute.policy.checked import checked_k
 from specroute.target.learned import Trusted, says_nothing
 from specroute.target.scoring import draw, score
 from specroute.target.stream import Piece
@@ -112,6 +113,8 @@ class Session(Continuing):
     """What it tells the measurements, and has seen for itself."""
     _last: tuple[int, int] | None = None
     """(drafted, accepted) of the last round."""
+    _began: float | None = None
+    """When the first round's K was asked for."""
     _sampled_at: float = 0.0
     """The temperature of the last draft; 0: greedy."""
 
@@ -149,7 +152,11 @@ class Session(Continuing):
 
     def next_k(self) -> int:
         """K of the next round, by the policy; never more than ``max_tokens`` leaves room for."""
-        k = self.policy.next_k(
+        now = self.clock()
+        if self._began is None:
+            self._began = now
+        k, wrong = checked_k(
+            self.policy,
             RoundView(
                 rounds=self.tally.rounds,
                 committed=self.answer.tokens,
@@ -160,9 +167,12 @@ class Session(Continuing):
                 plan=self.plan,
                 context=self.context,
                 last=self._last,
+                seconds=now - self._began,
             ),
             self.snapshot(),
         )
+        if wrong and wrong not in self.notes:
+            self.notes.append(wrong)
         remaining = self.answer.remaining
         limit = self.target.learned.max_context
         if remaining is not None:

@@ -63,6 +63,8 @@ class _Choice:
     """Its rounds."""
     strays: float = 0.0
     """J expected beyond the best choice's."""
+    expected: Forecast | None = None
+    """Of a trial, whose offer is a drawn one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,9 @@ class Adaptive:
             if of_all < (_OF_ALL[0] if last else _OF_ALL[1]) and gain > 1:
                 return gain, _lowers(candidate, gain, of_all)
             wins = j < (plain_j if last else plain_j / self.min_speedup)
-            if wins and not untried(candidate, seen):
+            if wins and untried(candidate, seen):
+                said = _hopes(candidate, gain)
+            elif wins:
                 if risk < 0:
                     return gain, f"{_named(candidate)} has lately lost more than was predicted"
                 sort = j
@@ -221,8 +225,19 @@ class Adaptive:
                     # caches is known after one, so that one is no question of straying.
                     j = 0.0 if unpriced(seen) else min(j, plain_j + lost)
                     tries = rounds_for(lost, risk)
-                    return _Choice(sort, candidate, offer, objective, j, gain, True, tries)
+                    expected = self._expected(candidate, seen, ask, plain.plus(loss))
+                    return _Choice(
+                        sort, candidate, offer, objective, j, gain, True, tries, expected=expected
+                    )
         return gain, said
+
+    def _expected(self, candidate: Candidate, seen: Snapshot, ask: Ask, most: Forecast) -> Forecast:
+        """What a trial is expected to take by what is known, not by what was drawn; where it would
+        lose, it is left for a plain stream."""
+        offer = FORECASTS[candidate.method](seen, ask, self.objective)
+        if offer is None or self.objective.j(offer.forecast) > self.objective.j(most):
+            return most
+        return offer.forecast
 
     def _gain_of_all(self, offer: Offer, plain: Offer, tokens: float) -> float:
         """By how many times all requests at the target are better off with a plan than with
@@ -276,7 +291,7 @@ class Adaptive:
             worth=offer.worth,
             depth=offer.depth,
             max_rounds=offer.max_rounds or self.max_rounds,
-            predicted=offer.forecast,
+            predicted=choice.expected or offer.forecast,
             plain=plain,
             trial=choice.trial,
             tries=choice.tries,
@@ -367,6 +382,13 @@ def _wins(choice: _Choice) -> str:
 
 def _loses(candidate: Candidate, gain: float) -> str:
     return f"{_named(candidate)} is predicted to run at {gain:.2f} times the plain pace"
+
+
+def _hopes(candidate: Candidate, gain: float) -> str:
+    return (
+        f"{_named(candidate)} may run at {gain:.2f} times the plain pace, but nothing of it was "
+        "judged yet, and trying it could lose more than may be lost"
+    )
 
 
 def _lowers(candidate: Candidate, own: float, of_all: float) -> str:

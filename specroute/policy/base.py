@@ -111,6 +111,8 @@ class RoundView:
     """Tokens that the next scoring request carries beside the draft."""
     last: tuple[int, int] | None = None
     """(drafted, accepted) of the last round."""
+    seconds: float = 0.0
+    """Since its first round was begun; 0: not known."""
 
 
 Figures = Callable[[Candidate], Snapshot]

@@ -21,6 +21,18 @@ _POOLED_ROUNDS = 3.0
 """Rounds that the pooled round time counts as, against a request's own."""
 
 
+_BEHIND = 1.25
+"""By how many times plain's seconds a request's own may exceed them for what it has committed,"""
+_OF_WHOLE = 0.25
+"""once it is behind by this share of a whole plain call,"""
+_OF_PROMISE = 0.5
+"""and of the seconds that its plan was to save: what the figures promise isn't believed then."""
+_BEHIND_BESIDE = 1.15
+"""The first of these in ``prefix``, whose lanes slow down the stream that everything rests on,"""
+_HEARD = 16
+"""after so many tokens."""
+
+
 def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds: int = 0) -> int:
     """K by the marginal rule on the pooled survival updated by this request's own rounds; 0 when
     the rest of the answer would come sooner from a plain stream, its start included, or would take
@@ -33,12 +45,16 @@ def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds
     if most and view.rounds >= most:
         return 0
     if plan is not None and plan.method is Method.PREFIX:
+        if view.committed >= _HEARD and behind(view, snapshot, _BEHIND_BESIDE):
+            return 0
         return 1  # Nothing is lost by going on: each lane is weighed for itself (``worth``).
     if plan is not None and plan.method is not Method.SCORE:
         return plan.chunk or plan.k  # When to stop is the method's own matter.
     asked = objective
     if plan is not None and plan.usd_per_second is not None:
         objective = replace(objective, usd_per_second=plan.usd_per_second)
+    if view.rounds >= max(tries, _MIN_ROUNDS) and behind(view, snapshot, _BEHIND):
+        return 0
     limit = objective.max_num_speculative_tokens
     if trial and view.rounds < tries and plan is not None:
         limit = min(limit, max(plan.k, 1))
@@ -96,6 +112,31 @@ def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds
     again = (ttft_s or 0.0) + weigh(snapshot.usd_round_prompt) * context
     again = worth * again + taken.per_prompt
     return 0 if (ours - theirs) * left > again else max(best.k, 1)
+
+
+def behind(view: RoundView, snapshot: Snapshot, times: float) -> bool:
+    """Whether a request is so late that a plain call would long have brought what it has: by
+    ``times`` plain's seconds for that, and by a share of the whole and of what it was to save: the
+    more it promised, the more it may vary. A plan that was to be slower
+    (and cheaper) may be as late as it was said to be."""
+    plan, pace = view.plan, snapshot.pace
+    ttft_s, tpot_s = plain_pace(snapshot)
+    if plan is None or tpot_s is None or not view.seconds:
+        return False
+    start = ttft_s or 0.0
+    seconds = view.seconds
+    if plan.depth > 1:
+        seconds -= view.verify_s or 0.0  # What is in flight isn't late yet.
+    slower, promised = 1.0, 0.0
+    if plan.predicted is not None and plan.plain is not None and plan.plain.seconds:
+        slower = max(1.0, plan.predicted.seconds / plan.plain.seconds)
+        promised = plan.plain.seconds - plan.predicted.seconds
+    due = slower * (start + view.committed * tpot_s)
+    answer = max(pace.answer_tokens or 0.0, view.committed)
+    if view.remaining is not None:
+        answer = min(answer, view.committed + view.remaining)
+    late = max(_OF_WHOLE * (start + answer * tpot_s), _OF_PROMISE * promised)
+    return seconds > times * due and seconds - due > late
 
 
 def _too_dear(each: float, snapshot: Snapshot, prompt: float, ratio: float) -> bool:

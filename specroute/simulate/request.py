@@ -125,6 +125,7 @@ class Request:
             self.plan,
             self.context + self.at,
             self._last,
+            self.seconds,
         )
 
     def _round(self, drafter: Drafter, k: int, runs: Sequence[int]) -> None:

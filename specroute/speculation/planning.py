@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from specroute.meter import priced
 from specroute.policy.account import Account
 from specroute.policy.adaptive import untried
 from specroute.policy.base import Accounting, Ask, Choosing, Forecast, Plan, Policy
+from specroute.policy.checked import checked_plan, checked_target
 from specroute.policy.forecast import plain_call
 from specroute.policy.make import make_policy
 from specroute.policy.objective import Objective
@@ -38,6 +40,8 @@ from specroute.sharing.accounts import Accounts, Alone, Change, Leave
 from specroute.speculation.reckoning import Reckoning
 from specroute.target.target import Target
 from specroute.types import Exactness, Method, Report, TargetRef
+
+log = logging.getLogger("specroute")
 
 _MOST_POLICIES = 256
 """Policies that are kept (requests may bring their own),"""
@@ -122,7 +126,7 @@ class Planning:
             figures = priced(found, self._pool.price_of(target))
             tokens = Ask(max_tokens=request.max_tokens).answer_tokens(figures)
             forecasts.append(plain_call(figures, prompt, tokens))
-        return targets[policy.target(forecasts, self._rng)]
+        return targets[checked_target(policy, forecasts, self._rng)]
 
     def options(
         self,
@@ -187,7 +191,7 @@ class Planning:
             temperature=self._drawn_at(request, model, options),
             account=account,
         )
-        plan = chosen.policy.plan(ask, options, figures, self._rng)
+        plan = checked_plan(chosen.policy, ask, options, figures, self._rng)
         used = next((c for c in options.plans if plan.key == (c.target, c.method, c.drafter)), None)
         hoped = used is not None and untried(used, figures(used))
         if plan.trial or plan.yardstick or plan.strays or hoped:
@@ -231,7 +235,11 @@ class Planning:
         if found is None or not isinstance(chosen.policy, Accounting):
             return
         account = chosen.accounts.get(key, Account())
-        after = chosen.policy.settle(account, reckoning.plan, *found)
+        try:
+            after = chosen.policy.settle(account, reckoning.plan, *found)
+        except Exception:  # A policy of one's own: the request has been answered.
+            log.exception("policy %s: settle() failed", type(chosen.policy).__name__)
+            return
         chosen.accounts[key], plain = after, found[1]
         self._accounts.settled(
             chosen.name, key, Change.between(account, after, _j(chosen, plain), plain.dollars)

@@ -85,7 +85,8 @@ def test_no_plan_breaks_a_limit(
     assert plan.drafter in ("a", "b")
     assert plan.predicted is not None
     assert plan.plain is not None
-    assert objective.broken(plan.predicted, plan.plain) is None
+    if not plan.trial:  # A trial keeps them in the draw that it is tried for.
+        assert objective.broken(plan.predicted, plan.plain) is None
     assert most is None or (plan.predicted.dollars or 0.0) <= most
 
 
