@@ -5,12 +5,13 @@ together; nothing waits longer than to the end of that turn, so a lone round lea
 have. Knows who is ready, who is still there and whose turn it is; ``dialects.joining`` knows what a
 shared request looks like, and ``scoring`` what to do with a round that was left out.
 
-A shared request has the latest of its rounds' deadlines, and each round keeps its own: one that
+A shared request may take as long as any of its rounds may, and each round keeps its own: one that
 runs out of time, or whose caller leaves, goes without the others noticing. What a provider says of
 itself (429, 503, no connection) is the answer to every round in it, as it would have been to each.
 What may be said of the list (another 4xx, 500, an answer that is none) leaves the rounds to ask by
-themselves; after :data:`REFUSALS` such answers in a row, or one from which somebody's part is
-missing, nothing is sent jointly any more.
+themselves, and a list that was refused (4xx) is not sent again, nor one of more than half its
+length; after :data:`REFUSALS` such answers in a row, or one from which somebody's part is missing,
+nothing is sent jointly any more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from dataclasses import replace
+from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 from specroute.errors import (
@@ -29,6 +31,7 @@ from specroute.errors import (
     ProviderError,
     StatusError,
 )
+from specroute.http.deadline import Deadline
 from specroute.http.watch import Watch
 from specroute.limits.purse import current
 from specroute.target.dialects import joining
@@ -38,7 +41,6 @@ from specroute.types import TargetRef, Usage
 
 if TYPE_CHECKING:
     from specroute.http.client import HttpClient, JsonReply
-    from specroute.http.deadline import Deadline
 
 log = logging.getLogger("specroute")
 
@@ -70,6 +72,8 @@ class Joint:
         self._ref = ref
         self._ready: dict[object, list[Seat]] = {}
         self._refusals = 0
+        self._most_rounds = self._most_bytes = inf
+        """Of one request: half of what the server was seen to refuse."""
         self.off = ""
         """Why nothing is sent jointly any more."""
         self.requests = 0
@@ -108,7 +112,7 @@ class Joint:
 
     def _leave(self, kind: object) -> None:
         seats = [seat for seat in self._ready.pop(kind) if not seat.company.done()]
-        for together in _cut(seats):
+        for together in _cut(seats, self._most_rounds, min(MOST_BYTES, self._most_bytes)):
             if len(together) == 1 or self._send(together) is None:
                 for seat in together:
                     seat.company.set_result(False)
@@ -132,14 +136,13 @@ class Joint:
     async def _ask(self, seats: Sequence[Seat]) -> None:
         requests = [seat.request for seat in seats]
         shared = joining.joined(requests)
-        latest = max(seats, key=lambda seat: seat.deadline.remaining("total")).deadline
         self.requests += 1
         self.rounds += len(seats)
         try:
             reply = await self._http.post_json(
                 shared.path,
                 shared.payload,
-                latest,
+                _latest([seat.deadline for seat in seats]),
                 root=shared.root,
                 listed=shared.listed,
                 purpose=seats[0].purpose,
@@ -184,6 +187,13 @@ class Joint:
         alone = _of_the_list(error)
         if alone and not isinstance(error, LimitReached):
             self._refusals += 1
+            if isinstance(error, StatusError) and error.status < 500:
+                # Shorter ones may well be taken: were only refusals in a row counted, a server of
+                # short lists would be asked in vain by every crowd.
+                self._most_rounds = max(len(seats) // 2, 2)
+                self._most_bytes = sum(joining.size_of(seat.request) for seat in seats) // 2
+                said = f"{len(seats)} in one request were refused"
+                log.info("%s: scoring rounds: %s, fewer go together now", self._name, said)
             if self._refusals >= REFUSALS:
                 self.distrust(f"{REFUSALS} in a row failed, the last: {error}")
         for seat in seats:
@@ -229,13 +239,31 @@ class Seat:
             raise Watch(self.deadline, provider).exceeded(self.deadline.limit(None)[1]) from error
 
 
-def _cut(seats: Sequence[Seat]) -> Iterator[list[Seat]]:
+def _latest(deadlines: Sequence[Deadline]) -> Deadline:
+    """One that ends when the last of each limit does: of two rounds one may have more time in all,
+    and the other more to its first token."""
+    last = max(deadlines, key=lambda each: each.remaining("total"))
+    first = max(each.remaining("first_token") for each in deadlines)
+    if last.remaining("first_token") >= first:
+        return last
+    lasts = replace(
+        last.timeouts,
+        connect=max(each.timeouts.connect for each in deadlines),
+        first_token=first,
+        stall=max(each.timeouts.stall for each in deadlines),
+        total=last.remaining("total"),
+    )
+    return Deadline(lasts, last.clock)
+
+
+def _cut(seats: Sequence[Seat], most_rounds: float, most_bytes: float) -> Iterator[list[Seat]]:
     """Those that are ready, within the bounds of one request."""
     together: list[Seat] = []
     prompts = size = 0
     for seat in seats:
         own, bytes_ = len(joining.prompts_of(seat.request)), joining.size_of(seat.request)
-        if together and (prompts + own > MOST_PROMPTS or size + bytes_ > MOST_BYTES):
+        full = len(together) >= most_rounds or prompts + own > MOST_PROMPTS
+        if together and (full or size + bytes_ > most_bytes):
             yield together
             together, prompts, size = [], 0, 0
         together.append(seat)
