@@ -193,7 +193,9 @@ class Joint:
                 self._most_rounds = max(len(seats) // 2, 2)
                 self._most_bytes = sum(joining.size_of(seat.request) for seat in seats) // 2
                 said = f"{len(seats)} in one request were refused"
-                log.info("%s: scoring rounds: %s, fewer go together now", self._name, said)
+                log.info(
+                    "%s: scoring rounds: %s, fewer go together now", self._http.provider.name, said
+                )
             if self._refusals >= REFUSALS:
                 self.distrust(f"{REFUSALS} in a row failed, the last: {error}")
         for seat in seats:
