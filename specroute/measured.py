@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,9 @@ class Kept:
         if path is None or not path.exists():
             return None
         try:
-            found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+            found = json.loads(
+                path.read_text(encoding="utf-8"), parse_constant=_no_number, parse_float=_finite
+            )
             if not isinstance(found, dict):
                 raise ValueError("not a JSON object")
         except (OSError, ValueError) as error:
@@ -129,6 +132,12 @@ def _draft_key(config: Config, draft: DraftConfig) -> str:
     if draft.min_probability:
         named.append(f"p>={draft.min_probability:g}")
     return " ".join(filter(None, named))
+
+
+def _finite(text: str) -> float:
+    """Nor may a number that is too large for one be infinite."""
+    found = float(text)
+    return found if isfinite(found) else _no_number(text)
 
 
 def _no_number(name: str) -> float:

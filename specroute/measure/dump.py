@@ -193,10 +193,13 @@ _DRAFTED = ("rounds", "temperature", "prediction")
 
 
 def _young(entries: Any, now: float) -> Iterator[tuple[str, list[Any], Entry, float]]:
-    """(kind, key, entry, the share of its weight that its age leaves); coarser classes first."""
+    """(kind, key, entry, the share of its weight that its age leaves); coarser classes first. What
+    a clock that was ahead has dated is from now: else it would stay the newest, and as new."""
     ordered: Callable[[Entry], int] = lambda entry: len(str(entry["key"][-1]))  # noqa: E731
     for entry in sorted(entries, key=ordered):
-        age = max(0.0, now - float(entry["at"]))
+        age = now - float(entry["at"])
+        if age < 0:
+            age, entry = 0.0, {**entry, "at": now}
         if age <= MAX_AGE_S:
             yield str(entry["kind"]), list(entry["key"]), entry, 0.5 ** (age / HALF_LIFE_S)
 

@@ -90,6 +90,18 @@ def test_of_two_processes_the_newer_figures_stay() -> None:
     assert found.rounds_seen.weight > 100
 
 
+def test_what_a_clock_that_was_ahead_has_dated_does_not_stay_the_newest() -> None:
+    """It is taken as from now: what is measured later replaces it, and it ages."""
+    ahead, newer = full(at=9e9), Measurements()
+    newer.plain("t", A, ttft_s=0.5, tpot_s=0.1, tokens=80, at=2000.0)
+    both = merged(dump(newer, *NAMES), dump(ahead, *NAMES), now=2000.0)
+    again = Measurements()
+    load(again, both, *NAMES, now=2000.0)
+    assert again.snapshot("t", "d", A, "rules").pace.ttft_s == pytest.approx(0.5, rel=0.1)
+    assert max(entry["at"] for entry in both["entries"]) == 2000.0
+    assert load(Measurements(), both, *NAMES, now=2001.0 + MAX_AGE_S) == 0
+
+
 def config(base_url: str = "http://10.0.0.5/v1", provider: str = "lab") -> Config:
     return parse(
         {
@@ -169,6 +181,7 @@ def test_what_another_config_has_kept_stays(folder: Path) -> None:
         '{"version": 99, "entries": []}',
         '{"version": 1}',
         '{"version": 1, "entries": [], "more": NaN}',
+        '{"version": 1, "entries": [], "more": 1e400}',
         f'{{"version": 1, "entries": [{{"kind": "x", "key": [""], "at": {10**400}}}]}}',
         '{"version": 1, "entries": [{"kind": "target", "key": ["10.0.0.5:http/v1 big"], "at": 0}]}',
     ],
