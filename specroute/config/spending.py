@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from specroute import tables
 from specroute.config.origins import Origins
 from specroute.config.values import StoreConfig
 
 LIMITS = ("rpm", "tpm")
+_URL = "a URL like 'redis://host:6379/0' (or rediss://, unix://)"
 
 
 def read_limits(table: tables.Table, origins: Origins) -> dict[str, float]:
@@ -62,6 +63,11 @@ def read_store(root: tables.Table, origins: Origins, environ: Mapping[str, str])
                 table.problem(
                     f"the variable {variable} is not set: it should hold the URL", "env_url"
                 )
+            elif not _names_a_server(url):
+                table.problem(
+                    f"the variable {variable} should hold {_URL}, its value is not shown here",
+                    "env_url",
+                )
         elif "url" not in table:
             table.problem(
                 "kind = 'redis' needs url = \"redis://host:6379/0\", or env_url with the NAME of a "
@@ -77,14 +83,29 @@ def read_store(root: tables.Table, origins: Origins, environ: Mapping[str, str])
 def _store_url(value: Any) -> str:
     text = tables.text(value)
     parts = urlsplit(text)
-    if parts.scheme not in ("redis", "rediss", "unix"):
-        raise tables.Expected("a URL like 'redis://host:6379/0' (or rediss://, unix://)")
-    if parts.password or parts.username:
+    asked = parse_qs(parts.query)
+    if parts.password or parts.username or {"password", "username"} & set(asked):
         raise tables.Expected(
             "a URL without user name and password: name a variable that holds it in env_url",
             shown=False,
         )
+    if not _names_a_server(text):
+        raise tables.Expected(_URL)
     return text
+
+
+def _names_a_server(url: str) -> bool:
+    """Whether it is one that redis-py reads as it is meant: of a database that is no number it
+    makes 0."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    if parts.scheme == "unix":
+        return bool(parts.path)
+    number = parts.path.strip("/")
+    return parts.scheme in ("redis", "rediss") and (not number or number.isdecimal())
 
 
 def usd_above_0(value: Any) -> float:

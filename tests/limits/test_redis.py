@@ -141,8 +141,14 @@ def test_the_config_names_a_server_without_its_password() -> None:
         ({"kind": "redis"}, "needs url"),
         ({"kind": "redis", "env_url": "REDIS_URL"}, "REDIS_URL is not set"),
         ({"kind": "redis", "url": "http://x"}, "a URL like"),
+        ({"kind": "redis", "url": "http://:canary@x"}, "env_url"),
+        ({"kind": "redis", "url": "redis://x/0?password=canary"}, "env_url"),
+        ({"kind": "redis", "url": "redis://x/main"}, "a URL like"),
+        ({"kind": "redis", "env_url": "NO_SCHEME"}, "NO_SCHEME should hold a URL like"),
+        ({"kind": "redis", "env_url": "NO_PORT"}, "NO_PORT should hold a URL like"),
         ({"kind": "memory", "url": "redis://x"}, "only for kind = 'redis'"),
     ):
+        wrong = {"NO_SCHEME": "10.0.0.7:6379 canary", "NO_PORT": "redis://:canary@x:main/0"}
         with pytest.raises(ConfigError, match=said) as caught:
-            parse({"version": 1, "store": store}, "t", {})
+            parse({"version": 1, "store": store}, "t", wrong)
         assert "canary" not in str(caught.value)
