@@ -44,6 +44,12 @@ class Toll:
     """Each token of a plain stream."""
     per_prompt: float = 0.0
     """A plain call's prompt."""
+    per_drafted: float = 0.0
+    """Each token drafted, read by no target."""
+
+    def stream(self, tokens: float) -> float:
+        """A plain call with an answer of so many tokens."""
+        return self.per_prompt + tokens * self.per_token
 
     def round(self, k: float) -> float:
         """A scoring round of ``k`` drafted tokens."""
@@ -77,13 +83,16 @@ def toll(figures: Snapshot, tpot_s: float | None, round_s: float, context: float
     per_round, per_draft = sequence + round_read, read
     if figures.prompt_per_token:
         per_draft = sequence + round_read
+    drafted = 0.0
     if crowd.drafting and crowd.rate:
-        per_draft += crowd.drafting * crowd.rate * crowd.per_drafted.mean
+        drafted = crowd.drafting * crowd.rate * crowd.per_drafted.mean
+        per_draft += drafted
     return Toll(
         per_round,
         per_draft,
         streams * per_sequence + scoring * held * plain / took,
         read * context * (1.0 if figures.cached is None else 1.0 - figures.cached.mean),
+        drafted,
     )
 
 

@@ -34,8 +34,7 @@ def plain(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     found = plain_call(figures, ask.context, tokens)
     if found is None:
         return None
-    taken = toll_of(figures, ask.context)
-    return Offer(found, lost=taken.per_prompt + tokens * taken.per_token)
+    return Offer(found, lost=toll_of(figures, ask.context).stream(tokens))
 
 
 def toll_of(figures: Snapshot, context: float) -> Toll:

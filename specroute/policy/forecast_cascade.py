@@ -9,6 +9,7 @@ from __future__ import annotations
 from specroute.measure import Acceptance, Snapshot
 from specroute.policy.base import Ask
 from specroute.policy.chance import Drawn, rates
+from specroute.policy.forecast import toll_of
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import UNTRIED_DRAFT_S, Offer
 
@@ -33,8 +34,10 @@ def cascade(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     draft_s, draft_usd = drafting(figures, ask.context, n)
     left = tokens - kept
     seconds = draft_s + verify_s + (1 - whole) * (ttft_s or 0.0) + left * tpot_s
+    taken = toll_of(figures, ask.context)
+    lost = taken.round(n) + (1 - whole) * taken.per_prompt + left * taken.per_token
     if figures.usd_in is None or figures.usd_out is None or draft_usd is None:
-        return Offer(Forecast(seconds), n)
+        return Offer(Forecast(seconds), n, lost=lost)
     again = figures.usd_in if figures.usd_cached is None else figures.usd_cached
     dollars = (
         draft_usd
@@ -43,7 +46,7 @@ def cascade(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
         + (1 - whole) * again * (ask.context + kept)
         + figures.usd_out * left
     )
-    return Offer(Forecast(seconds, dollars), n)
+    return Offer(Forecast(seconds, dollars), n, lost=lost)
 
 
 def drafting(figures: Snapshot, context: float, n: int) -> tuple[float, float | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from specroute.measure import Acceptance, Snapshot
 from specroute.policy.base import Ask
 from specroute.policy.chance import HOPE
-from specroute.policy.forecast import plain_call, plain_pace
+from specroute.policy.forecast import plain_call, plain_pace, toll_of
 from specroute.policy.forecast_cascade import drafting, keeps
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import Offer
@@ -36,12 +36,14 @@ def judge(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     good = chance(figures.acceptance, max(round(GOOD * n), 1))
     draft_s, draft_usd = drafting(figures, ask.context, n)
     seconds = draft_s + (ttft_s or 0.0) + VERDICT * tpot_s + (1 - good) * again.seconds
+    taken = toll_of(figures, ask.context)
+    lost = n * taken.per_drafted + taken.stream(VERDICT) + (1 - good) * taken.stream(tokens)
     if again.dollars is None or figures.usd_in is None or draft_usd is None:
-        return Offer(Forecast(seconds), n)
+        return Offer(Forecast(seconds), n, lost=lost)
     asked = (figures.usd_prompt or 0.0) * ask.context + figures.usd_in * (n + QUESTION)
     verdict = VERDICT * (figures.usd_out or 0.0)
     dollars = draft_usd + asked + verdict + (1 - good) * again.dollars
-    return Offer(Forecast(seconds, dollars), n)
+    return Offer(Forecast(seconds, dollars), n, lost=lost)
 
 
 def race(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
@@ -56,10 +58,13 @@ def race(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     alike = chance(figures.acceptance, round(GOOD * WORDS))
     draft_s, draft_usd = drafting(figures, ask.context, n)
     seconds = alike * max(draft_s, first.seconds) + (1 - alike) * whole.seconds
+    taken = toll_of(figures, ask.context)
+    there = alike * min(CONTEST, tokens) + (1 - alike) * tokens
+    lost = n * taken.per_drafted + taken.stream(there)
     if whole.dollars is None or first.dollars is None or draft_usd is None:
-        return Offer(Forecast(seconds), n)
+        return Offer(Forecast(seconds), n, lost=lost)
     dollars = draft_usd + alike * first.dollars + (1 - alike) * whole.dollars
-    return Offer(Forecast(seconds, dollars), n)
+    return Offer(Forecast(seconds, dollars), n, lost=lost)
 
 
 def chance(acceptance: Acceptance, tokens: int) -> float:

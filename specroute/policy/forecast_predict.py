@@ -11,7 +11,7 @@ import math
 
 from specroute.measure import Snapshot
 from specroute.policy.base import Ask
-from specroute.policy.forecast import plain, plain_pace
+from specroute.policy.forecast import plain, plain_pace, toll_of
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import Offer
 
@@ -35,7 +35,7 @@ def predict(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
         return None
     usd_out, dollars = figures.usd_out, alone.forecast.dollars
     if usd_out is None or dollars is None:
-        return Offer(alone.forecast)
+        return alone
     tokens = ask.answer_tokens(figures)
     seen = figures.predicted
     share = HOPE if seen is None else seen.mean
@@ -49,4 +49,7 @@ def predict(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     pace = tpot * UNTRIED_GAIN if measured is None else measured.mean
     seconds = (ttft or 0.0) + waits + (tokens - 1) * pace
     cost = dollars + usd_out * (1 - share) * sent
-    return Offer(Forecast(seconds, cost), k=k)
+    taken = toll_of(figures, ask.context)
+    drafted = taken.per_drafted * k if waits else 0.0
+    steps = taken.stream(tokens * pace / tpot) if tpot > 0 else alone.lost
+    return Offer(Forecast(seconds, cost), k=k, lost=drafted + steps)

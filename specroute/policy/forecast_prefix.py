@@ -6,14 +6,14 @@ draft holds up to lane j, its start plus δ tokens are there after r + δ; if it
 first lane, the stream has run on at its own pace and nothing was lost. A lane costs the prompt and
 the answer so far as input, and, where it isn't reached, the δ tokens that it wrote: it is started
 where the chance of reaching it is worth that, and no remote one. All of them go at the target's
-pace under so much load.
+pace under so much load, and each takes from the other requests there what a plain call does.
 """
 
 from __future__ import annotations
 
 from specroute.measure import Snapshot
 from specroute.policy.base import Ask
-from specroute.policy.forecast import plain, plain_pace
+from specroute.policy.forecast import plain, plain_pace, toll_of
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import Offer
 
@@ -44,7 +44,7 @@ def prefix(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
         return None
     usd_in, usd_out = figures.usd_prompt, figures.usd_out
     if usd_in is None or usd_out is None or alone.forecast.dollars is None or tpot <= 0:
-        return Offer(alone.forecast)
+        return alone
     tokens = ask.answer_tokens(figures)
     context = ask.context + tokens / 2
     first = LATE * ttft / tpot + 1
@@ -52,7 +52,8 @@ def prefix(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     reached = _at(survival, first)
     before = sum(survival[: int(first)]) + 1  # tokens until it has failed, or reached a lane
     slow = max(before - first * reached, 0.0) + (1 - reached) * SYNC
-    best, least = Offer(alone.forecast), objective.j(alone.forecast)
+    best, least = alone, objective.j(alone.forecast)
+    taken = toll_of(figures, context)
     weigh_in, weigh_out = objective.weigh(usd_in) * context, objective.weigh(usd_out)
     for spacing in SPACINGS:
         lost = weigh_out * spacing
@@ -74,7 +75,9 @@ def prefix(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
         dollars = cycles * (usd_in * prompts + usd_out * wasted) + alone.forecast.dollars
         found = Forecast(seconds, dollars)
         if (j := objective.j(found)) < least:
-            best = Offer(found, k=spacing, lanes=lanes, chunk=spacing, worth=worth)
+            beside = lanes * taken.per_prompt + wasted * taken.per_token
+            taking = alone.lost + cycles * beside
+            best = Offer(found, spacing, lanes, chunk=spacing, worth=worth, lost=taking)
             least = j
     return best
 

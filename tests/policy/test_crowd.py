@@ -13,9 +13,11 @@ from specroute.config import parse_policy
 from specroute.measure import Acceptance, Estimate, Snapshot
 from specroute.measure.crowd import Crowd
 from specroute.measure.estimate import Law
+from specroute.measure.figures import Pace
 from specroute.policy.base import Ask, RoundView
 from specroute.policy.crowd import FREE, gain_of_all, rates, toll
 from specroute.policy.forecast import best_round
+from specroute.policy.forecasts import FORECASTS
 from specroute.policy.make import make_policy
 from specroute.policy.objective import Objective
 from specroute.simulate.crowd import ABLE, Drafts, Rush, Server, rushed
@@ -120,6 +122,30 @@ def test_a_saturated_server_is_spared_sequences_but_not_reading() -> None:
     taken = toll(figures(crowd(63, 0, 5e-5, per_sequence=0.0006)), None, 0.06, 300)
     assert taken.per_token == pytest.approx(63 / 0.04 * 0.0006)
     assert taken.per_draft == pytest.approx(63 / 0.04 * 5e-5)
+
+
+@pytest.mark.parametrize("method", [m for m in FORECASTS if m is not Method.SCORE])
+def test_every_method_is_charged_with_what_it_takes_from_the_others(method: Method) -> None:
+    """Lanes, verdicts and answers that go on in plain are streams as well; nobody there: nothing."""
+    seen = replace(
+        figures(crowd(30, 0, 5e-5, per_sequence=0.0006), 0.9),
+        pace=Pace(ttft_s=0.2, tpot_s=0.04, answer_tokens=80.0),
+        usd_in=0.0,
+        usd_out=0.0,
+        usd_draft_in=0.0,
+        usd_draft_out=0.0,
+        predicted=exactly(0.9),
+        predicted_tpot=exactly(0.02),
+    )
+    ask = Ask(context=100, max_tokens=80)
+    found = FORECASTS[method](seen, ask, SECONDS)
+    plain = FORECASTS[Method.PLAIN](seen, ask, SECONDS)
+    assert found is not None and plain is not None
+    alone = FORECASTS[method](replace(seen, crowd=Crowd()), ask, SECONDS)
+    assert alone is not None and alone.lost == 0
+    assert found.lost > 0.05 * plain.lost > 0
+    if method is Method.PREFIX:
+        assert found.lanes and found.lost > plain.lost
 
 
 LATENCY = make_policy(parse_policy("latency"))[0]
