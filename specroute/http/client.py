@@ -145,8 +145,9 @@ class HttpClient:
             raw = prefix + b"/" + path.lstrip("/").encode("ascii", "strict")
             both = "&".join(q for q in (query, self._query) if q)
             cached = self._base.copy_with(raw_path=raw + (b"?" + both.encode() if both else b""))
-            if len(self._urls) < 256:
-                self._urls[path, query, root] = cached
+            if len(self._urls) >= 256:
+                self._urls.pop(next(iter(self._urls)))
+            self._urls[path, query, root] = cached
         return cached
 
     @property

@@ -41,8 +41,9 @@ def build_request(client: httpx2.AsyncClient, asked: dict[str, Any]) -> httpx2.R
         where = httpx2.URL(url)
         if where.is_relative_url:
             return client.build_request(**asked)
-        if len(_urls) < _REMEMBERED:
-            _urls[url] = where
+        if len(_urls) >= _REMEMBERED:
+            _urls.clear()  # One step: threads share it.
+        _urls[url] = where
     given = asked["headers"]
     names = {name.lower() for name, _ in given}
     own = [(k, v) for k, v in client.headers.raw if k.decode("latin-1").lower() not in names]

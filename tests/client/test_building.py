@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from specroute.openai_seam import building
 from specroute.openai_seam.building import build_request
 
 
@@ -97,3 +98,14 @@ def test_a_request_is_as_the_client_builds_it(
         assert built.extensions == expected.extensions
         if not changes.get("files"):
             assert built.content == expected.content
+
+
+def test_an_address_is_remembered_however_many_there_were() -> None:
+    """A process that has seen many addresses parses a new one once, too."""
+    client = httpx2.AsyncClient()
+    for n in range(2000):
+        build_request(client, {**ASKED, "url": f"http://127.0.0.1:8000/v1/files/{n}"})
+    asked = {**ASKED, "url": "http://127.0.0.1:8000/v1/new"}
+    build_request(client, asked)
+    assert asked["url"] in building._urls
+    assert len(building._urls) <= building._REMEMBERED

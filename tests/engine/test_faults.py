@@ -81,14 +81,14 @@ async def test_a_draft_that_fails_leaves_the_plain_answer(
         return
     drafter = EchoDrafter(script(), mode=mode, after=after)
     async with through(server, nothing, drafter=drafter, method=method, k=2) as (client, _):
-        got = await ask(client)
+        got = await ask(client, max_tokens=40)
         assert (got.text, got.finish) == (TEXT, "stop")
         assert got.report is not None
         said = " ".join([got.report.plan_reason, *got.report.notes])
         if mode not in ("long", "empty") and drafter.proposals != after:
             assert "draft" in said or "weights" in said or got.report.rounds == 0
         if mode == "long":
-            # Lanes ask for as much as all of them need.
+            # Lanes ask for as much as all of them need, which is no more than the answer may have.
             most = 6 if method == "score" else 40
             assert max(k for s in drafter.sessions for k in s.calls) <= most
             assert got.report.drafted >= got.report.accepted

@@ -83,9 +83,11 @@ async def test_a_task_is_cancelled_before_its_answer(setup: str, calls: int) -> 
         (server,) = made.servers
         create: Any = made.client.chat.completions.create
         task = asyncio.ensure_future(create(model="m", messages=MESSAGES, temperature=0))
-        while len(server.requests) < calls and not task.done():
-            await asyncio.wait([task], timeout=0.002)
+        # The very turn in which the call is there: a later one may have left without being there.
+        arrived = asyncio.ensure_future(server.arrived(calls))
+        await asyncio.wait([task, arrived], return_when=asyncio.FIRST_COMPLETED)
         done = task.done()
+        arrived.cancel()
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.client.world import MESSAGES
@@ -48,6 +49,8 @@ async def test_five_hundred_calls_at_once_keep_the_days_budget(redis_server: Red
         }
         body = {"model": "smart", "messages": MESSAGES, "max_tokens": TOKENS}
         async with serving(tables=tables) as one, serving(tables=tables) as two:
+            for proxy in (one, two):  # 250 of them wait for 100 connections: that is no fault.
+                proxy.http.timeout = httpx2.Timeout(60)
 
             async def ask(i: int) -> int:
                 proxy = (one, two)[i % 2]
