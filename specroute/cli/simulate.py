@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,11 +77,18 @@ def _world(trace: Path | None, **synthetic: Any) -> World:
         raise ConfigError(
             f"--drift: expected one of {', '.join(DRIFTS)}, got {synthetic['drift']!r}"
         )
-    if not 0 < synthetic["alpha"] < 1:
-        raise ConfigError(f"--alpha: expected between 0 and 1, got {synthetic['alpha']!r}")
-    for name in ("r", "tpot", "requests"):
-        if synthetic[name] <= 0:
-            raise ConfigError(f"--{name}: expected more than 0, got {synthetic[name]!r}")
+    for option, value, most in (
+        ("--alpha", synthetic["alpha"], 1.0),
+        ("--r-ms", synthetic["r"] * 1e3, inf),
+        ("--tpot-ms", synthetic["tpot"] * 1e3, inf),
+        ("--out-in", synthetic["out_in"], inf),
+        ("--requests", synthetic["requests"], inf),
+    ):
+        if not 0 < value < most:
+            limit = "more than 0" if most == inf else f"between 0 and {most:g}"
+            raise ConfigError(f"{option}: expected {limit}, got {value:g}")
+    if not 0 <= (synthetic["cached"] or 0.0) <= 1:
+        raise ConfigError(f"--cached: expected 0 to 1, got {synthetic['cached']:g}")
     return Synthetic(Scenario(**synthetic))
 
 

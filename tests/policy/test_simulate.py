@@ -176,6 +176,26 @@ def test_what_is_no_trace_is_said(tmp_path: Path, text: str, said: str) -> None:
         read_trace(path)
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--alpha", "2", "--alpha: expected between 0 and 1, got 2"),
+        ("--alpha", "nan", "--alpha: expected between 0 and 1, got nan"),
+        ("--r-ms", "-5", "--r-ms: expected more than 0, got -5"),
+        ("--r-ms", "nan", "--r-ms: expected more than 0, got nan"),
+        ("--tpot-ms", "inf", "--tpot-ms: expected more than 0, got inf"),
+        ("--out-in", "-3", "--out-in: expected more than 0, got -3"),
+        ("--cached", "5", "--cached: expected 0 to 1, got 5"),
+        ("--requests", "0", "--requests: expected more than 0, got 0"),
+    ],
+)
+def test_an_impossible_scenario_is_refused(option: str, value: str, said: str) -> None:
+    """By the option's name and in its own unit."""
+    shown = CliRunner().invoke(app, ["simulate", option, value])
+    assert shown.exit_code != 0
+    assert said in shown.output + str(shown.exception)
+
+
 def test_the_command_prints_a_table_and_json(tmp_path: Path) -> None:
     """Of a trace and of synthetic traffic, for presets and tables over them."""
     trace = str(trace_of(tmp_path / "t.jsonl"))
