@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -43,6 +43,8 @@ class _Request:
     hits: Mapping[str, tuple[bool, ...]]
     """By drafter: whether it was right at each position, where that is known of all of them."""
     traffic: str = ""
+    whole_s: float | None = None
+    """Of a plain answer that wasn't streamed: all its seconds."""
 
 
 class Recorded:
@@ -144,6 +146,7 @@ def read_trace(path: Path) -> Recorded:
             "speculation"
         )
     drafters = [Drafter(n, median(seconds[n]) if n in seconds else _UNTIMED_DRAFT_S) for n in names]
+    requests = _parted(requests)
     if all(request.tpot_s is None or request.ttft_s is None for request in requests):
         raise ConfigError(f"the trace {path} has no plain answer whose pace is known")
     return Recorded(requests, drafters)
@@ -175,7 +178,25 @@ def _read(
         prices,
         hits,
         line.get("traffic") or "",
+        line.get("total_s") if plain and line.get("tpot_s") is None else None,
     )
+
+
+def _parted(requests: Sequence[_Request]) -> list[_Request]:
+    """With the seconds of answers that weren't streamed parted into a start and a pace. The start
+    is as streamed ones had it; else a scoring request's time, which is a call of one token; else as
+    any further token."""
+    known = [r.ttft_s for r in requests if r.ttft_s is not None and r.tpot_s is not None]
+    known = known or [r.round_s for r in requests if r.round_s is not None]
+    found = []
+    for request in requests:
+        if request.whole_s is not None and request.tokens > 1:
+            each = request.whole_s / request.tokens
+            start = min(median(known), request.whole_s) if known else each
+            tpot = (request.whole_s - start) / (request.tokens - 1)
+            request = replace(request, ttft_s=start, tpot_s=tpot)
+        found.append(request)
+    return found
 
 
 def _hits(rounds: Iterable[Sequence[Any]]) -> tuple[bool, ...]:

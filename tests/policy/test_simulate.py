@@ -21,7 +21,14 @@ from specroute.simulate.grid import MOST, grid
 from specroute.simulate.oracle import FixedPlan, _Always, best, fixed, fixed_plans
 from specroute.simulate.peers import FixedFive, Heuristic
 from specroute.simulate.run import plain_outcome, run
-from specroute.simulate.scenario import ALPHAS, DRAFTERS, ROUND_TRIPS_S, TPOTS_S, Scenario
+from specroute.simulate.scenario import (
+    ALPHAS,
+    DRAFTERS,
+    ROUND_TRIPS_S,
+    TPOTS_S,
+    VERIFY_PER_TOKEN_S,
+    Scenario,
+)
 from specroute.simulate.trace import read_trace
 from specroute.simulate.world import Synthetic, runs_of
 from specroute.types import Exactness, Method
@@ -148,6 +155,26 @@ def test_a_trace_becomes_a_world(tmp_path: Path) -> None:
     shown = [True] * 3 + [False] + [True] * 4
     assert world.runs(1, drafter, target) == runs_of((shown * 26)[:200])
     assert world.prices(target) == (1e-6, 4e-6, None)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "ttft_s"), [(True, 0.06 - 4 * VERIFY_PER_TOKEN_S), (False, 8.06 / 200)]
+)
+def test_answers_that_were_not_streamed_tell_a_pace_too(
+    tmp_path: Path, rounds: bool, ttft_s: float
+) -> None:
+    """Their start is a scoring request's time where any is known, else as any further token."""
+    path = trace_of(tmp_path / "t.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if line.get("method") == "plain":
+            line |= {"ttft_s": None, "tpot_s": None, "total_s": 8.06}
+    kept = [line for line in lines if rounds or line.get("method") != "score"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    world = read_trace(path)
+    target = world.targets[0]
+    assert world.ttft(0, 0, target) == pytest.approx(ttft_s)
+    assert world.ttft(0, 0, target) + 199 * world.tpot(0, target) == pytest.approx(8.06)
 
 
 def test_policies_replay_a_trace(tmp_path: Path) -> None:
