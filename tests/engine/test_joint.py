@@ -38,11 +38,12 @@ class Recording:
     """A gate that lets everything pass and remembers it."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, int]] = []
+        self.calls: list[tuple[str, str, int]] = []
         self.settled: list[Usage | None] = []
 
     async def enter(self, departure: Departure) -> Recording:
-        self.calls.append((departure.purpose, estimate(departure.content).prompt))
+        prompt = estimate(departure.content).prompt
+        self.calls.append((departure.purpose, departure.model, prompt))
         return self
 
     def arrived(self, status: int, headers: Mapping[str, str]) -> None:
@@ -390,7 +391,7 @@ async def test_closing_the_client_is_no_callers_own_cancellation(world: World) -
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_gates_see_one_call_with_everybodys_tokens(world: World, dialect: str) -> None:
-    """What a limit counts: a request, and the sum of its prompts."""
+    """What a limit counts: a request, whose model's it is, and the sum of its prompts."""
     gate = Recording()
     asked = rounds(world, 5)
     with ReferenceServer(world.spec) as server:
@@ -399,12 +400,11 @@ async def test_gates_see_one_call_with_everybodys_tokens(world: World, dialect: 
             gate.settled.clear()
             views = await asyncio.gather(*(ask(target, each) for each in asked))
         record = server.log[-1]
-    assert gate.calls == [("score", record.prompt_tokens)]
+    assert gate.calls == [("score", "chain", record.prompt_tokens)]
     assert sum(view.usage.prompt_tokens or 0 for view in views) == record.prompt_tokens
-    if dialect != "generate":  # Its usage stands with each answer: the estimate is exact.
-        (usage,) = gate.settled
-        assert usage is not None
-        assert usage.prompt_tokens == record.prompt_tokens
+    (usage,) = gate.settled
+    assert usage is not None
+    assert usage.prompt_tokens == record.prompt_tokens
 
 
 async def test_draws_of_a_shared_request_are_each_its_own() -> None:
