@@ -17,7 +17,7 @@ from specroute.measure import Acceptance, AcceptanceCounts, Mean, Measurements, 
 from specroute.measure.crowd import Crowding, Pulse
 from specroute.target.stream import Piece
 from specroute.target.timing import StreamPace
-from specroute.types import Usage
+from specroute.types import Method, Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -213,7 +213,20 @@ class Meter:
         self._drafters.clear()
 
     def nothing_drafted(self, drafter: str) -> None:
-        """No drafter had anything to propose: as good as a draft refused at once."""
+        """No drafter had anything to propose: as good as a draft refused at once, or as a
+        prediction of which the server took nothing, at plain's pace."""
+        if self.how == Method.PREDICT:
+            seen = self.measurements.snapshot(self.target, drafter, self.traffic, self.how)
+            self.measurements.predicted(
+                self.target,
+                drafter,
+                self.traffic,
+                drafted=1,
+                accepted=0,
+                tpot_s=seen.pace.tpot_s,
+                at=self.wall(),
+            )
+            return
         self.measurements.round(
             self.target,
             drafter,

@@ -156,6 +156,25 @@ async def test_a_prompt_without_a_passage_goes_plain() -> None:
     assert any("nothing to predict with" in note for note in got.report.notes)
 
 
+async def test_a_draft_that_had_nothing_to_predict_with_is_known_for_it() -> None:
+    """As one of which the server took nothing, at plain's pace: else each request would try it
+    anew."""
+    with ReferenceServer(spec()) as server:
+        async with predicting(server) as client:
+            for _ in range(3):
+                await ask(client, prompt="go", stream=True)
+            speculation = client.router.speculation
+            assert speculation is not None
+            found = speculation.measurements.snapshot(
+                "lab:chain", "ngram", "chat#none/prose/256", "predict", prompt_tokens=5
+            )
+    assert found.predicted is not None
+    assert found.predicted.mean < 0.3
+    assert found.predicted_tpot is not None
+    assert found.pace.tpot_s is not None
+    assert found.predicted_tpot.mean == pytest.approx(found.pace.tpot_s, rel=0.9)
+
+
 async def test_the_callers_own_prediction_is_passed_on_and_counted() -> None:
     """As it is, whatever the policy; usage shows what the provider said."""
     with ReferenceServer(spec()) as server:
