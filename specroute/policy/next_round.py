@@ -27,6 +27,10 @@ _OF_WHOLE = 0.25
 """once it is behind by this share of a whole plain call,"""
 _OF_PROMISE = 0.5
 """and of the seconds that its plan was to save: what the figures promise isn't believed then."""
+_MANY = 8
+"""Rounds after which that it fell behind is no bad luck any more: the promise is left out,"""
+_OF_WHOLE_THEN = 0.2
+"""and this share of a whole plain call is enough."""
 _BEHIND_BESIDE = 1.15
 """The first of these in ``prefix``, whose lanes slow down the stream that everything rests on,"""
 _HEARD = 16
@@ -135,7 +139,10 @@ def behind(view: RoundView, snapshot: Snapshot, times: float) -> bool:
     answer = max(pace.answer_tokens or 0.0, view.committed)
     if view.remaining is not None:
         answer = min(answer, view.committed + view.remaining)
-    late = max(_OF_WHOLE * (start + answer * tpot_s), _OF_PROMISE * promised)
+    whole = start + answer * tpot_s
+    late = max(_OF_WHOLE * whole, _OF_PROMISE * promised)
+    if view.rounds >= _MANY:
+        late = _OF_WHOLE_THEN * whole
     return seconds > times * due and seconds - due > late
 
 

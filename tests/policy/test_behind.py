@@ -37,6 +37,8 @@ def seen(plan: Plan, seconds: float, committed: int = 20, rounds: int = 4) -> Ro
         (seen(score(), 0.6), True),
         (seen(score(), 2.1), True),  # Late, but by less than half of what it is to save.
         (seen(score(), 2.2), False),
+        (seen(score(), 1.7, rounds=8), False),  # After so many rounds it is no bad luck.
+        (seen(score(), 1.6, rounds=8), True),
         (seen(score(3.8), 1.8), True),
         (seen(score(3.8), 1.9), False),  # Little was promised.
         (seen(score(), 2.2, rounds=1), True),  # One round may stall.
