@@ -102,7 +102,8 @@ class AsyncSpecRoute(DropIn, openai.AsyncOpenAI):
         (``None``: if that is a terminal), or a function of each item and the counts so far.
 
         Raises :class:`specroute.RequestError` before anything is sent: a request that is none,
-        an id used twice, a file that is no journal or is in use.
+        an id used twice, a file that is no journal or is in use; :class:`specroute.StoreFailed`
+        where the journal can't be written (the disk is full, say): what is in it stays.
         """
         from specroute.batch import run_batch
 
@@ -118,7 +119,7 @@ class AsyncSpecRoute(DropIn, openai.AsyncOpenAI):
                 timeout=timeout,
                 progress=progress,
             )
-        except errors.RequestError as error:
+        except errors.SpecRouteError as error:
             raise openai_errors.translate(
                 error, httpx2.Request("POST", str(self.base_url))
             ) from error

@@ -17,7 +17,7 @@
     │   ├── LimitReached          a call would have broken a limit of the config; it did not leave
     │   │   └── BudgetExceeded    … or a budget
     │   └── AllCooling            every target asked to be left alone; has ``wait_s``
-    ├── StoreFailed               what limits and budgets are kept in can't be read or written
+    ├── StoreFailed               what limits, budgets, a batch are kept in can't be read or written
     ├── StreamAbandoned           the reader held a stream and did not read it for too long
     └── DraftError                a drafter failed; never reaches the caller, ends up in the report
 
@@ -184,7 +184,8 @@ class AllCooling(ProviderError):
 
 
 class StoreFailed(SpecRouteError):
-    """The store of limits and budgets can't be read or written, so no call may leave."""
+    """The store of limits and budgets can't be read or written, or a batch's journal can't be
+    written, so no call may leave."""
 
 
 class StreamAbandoned(SpecRouteError):

@@ -107,7 +107,7 @@ class BudgetExceeded(errors.BudgetExceeded, LimitReached):
 
 
 class StoreFailed(errors.StoreFailed, openai.APIError):
-    """The store of limits and budgets can't be used."""
+    """The store of limits and budgets, or a batch's journal, can't be used."""
 
     def __init__(self, error: errors.StoreFailed, request: httpx2.Request) -> None:
         openai.APIError.__init__(self, str(error), request, body=None)

@@ -159,7 +159,8 @@ async def _job(
         if file is None:
             continue
         content = await part.place.client.files.content(file)
-        for line in content.text.splitlines():
+        # Not splitlines(): a text may hold what else ends a line for Python.
+        for line in content.content.split(b"\n"):
             if not line.strip():
                 continue
             item = _item(line)
@@ -227,7 +228,7 @@ def _line(request: BatchRequest, model: str) -> bytes:
     return json.dumps(line, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
-def _item(line: str) -> BatchItem | None:
+def _item(line: bytes) -> BatchItem | None:
     """A line of an output or error file; ``None`` for one that is none."""
     try:
         data = json.loads(line)

@@ -6,15 +6,16 @@ is dropped when the file is opened again. Holds answers in full, and no keys.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from specroute.batch.items import BatchRequest
 from specroute.batch.results import BatchItem
-from specroute.errors import RequestError
+from specroute.errors import RequestError, StoreFailed
 from specroute.reporting import from_wire, to_wire
 
 _HEAD = {"specroute_batch": 1}
@@ -23,7 +24,8 @@ _HEAD = {"specroute_batch": 1}
 class Journal:
     """``with Journal(path) as journal``: made if it isn't there, locked while it is open.
 
-    Raises :class:`RequestError` for a file that is no journal or that another process has open.
+    Raises :class:`RequestError` for a file that is no journal or that another process has open,
+    :class:`StoreFailed` where it can't be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -33,12 +35,13 @@ class Journal:
         self.jobs: dict[str, dict[str, Any]] = {}
         """Jobs at providers that are not known to have ended, by key: ``job`` (their id, ``None``
         if none came), ``ids``, ``digests``."""
-        self._file: IO[bytes] | None = None
+        self._file: io.FileIO | None = None
 
     def __enter__(self) -> Self:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("a+b")
+            # Unbuffered: what could not be written is not tried again when the file is closed.
+            self._file = io.FileIO(self.path, "a+")
         except OSError as error:
             raise RequestError(
                 f"the journal {str(self.path)!r} can't be opened: {error}"
@@ -51,14 +54,19 @@ class Journal:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._file = None
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            os.fsync(file.fileno())
+        except OSError as error:
+            if kind is None:  # Otherwise what ended the run is said.
+                raise self._failed(error) from error
+        finally:
+            file.close()
 
-    def _lock(self, file: IO[bytes]) -> None:
+    def _lock(self, file: io.FileIO) -> None:
         try:
             import fcntl
         except ImportError:  # pragma: no cover - Windows: two runs on one journal are not noticed
@@ -71,7 +79,7 @@ class Journal:
                 "this one a journal of its own"
             ) from error
 
-    def _read(self, file: IO[bytes]) -> None:
+    def _read(self, file: io.FileIO) -> None:
         file.seek(0)
         data = file.read()
         whole = data.rfind(b"\n") + 1
@@ -175,6 +183,15 @@ class Journal:
 
     def _write(self, entry: Mapping[str, Any]) -> None:
         assert self._file is not None, "the journal is not open"
-        line = json.dumps(entry, ensure_ascii=True, separators=(",", ":"))
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
+        line = json.dumps(entry, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> StoreFailed:
+        return StoreFailed(
+            f"the journal {str(self.path)!r} can't be written: {error}; nothing more is sent. Run "
+            "again with the same journal: what it holds isn't asked for again"
+        )

@@ -47,13 +47,17 @@ class BatchItem:
         return content if isinstance(content, str) else None
 
     def line(self) -> dict[str, Any]:
-        """A line of an output file."""
+        """A line of an output file. What a provider refused has its status and words in both
+        places where clients look: ``response`` and ``error``."""
         response = None
         if self.body is not None:
             body = dict(self.body)
             if self.report is not None:
                 body[FIELD] = to_wire(self.report)
             response = {"status_code": self.status, "request_id": self.request_id, "body": body}
+        elif self.status is not None:
+            refusal = {"error": self.error}
+            response = {"status_code": self.status, "request_id": self.request_id, "body": refusal}
         return {
             "id": f"batch_req_{self.custom_id}",
             "custom_id": self.custom_id,

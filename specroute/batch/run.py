@@ -139,12 +139,15 @@ class _Run:
         taken = 0
         while True:
             await self._turn(model)
+            status: int | None
+            request_id: str | None = None
             if model in self._refused:
                 status, error = self._refused[model]
                 return BatchItem(request.custom_id, status=status, error=error, attempts=taken)
             if self._journal is not None and not taken:
                 self._journal.sent(request)
             headers: Mapping[str, str] | None = None
+            status = None
             try:
                 response = await self._send(request, taken)
                 try:
@@ -161,18 +164,25 @@ class _Run:
                 )
             except openai.APIStatusError as error:
                 status, headers, said = error.status_code, error.response.headers, _said(error)
+                request_id = headers.get("x-request-id")
                 lasting = status in (401, 403) or said["code"] == "insufficient_quota"
                 if lasting:
                     self._refused[model] = (status, said)
                 again = not lasting and retry.status_retryable(status, headers, time.time())
             except openai.APIError as error:  # No connection, too slow, cut, or no sense in it.
-                status, said, again = None, _said(error), True
+                said, again = _said(error), True
             except ValueError as error:
-                status, again = None, True
+                again = True
                 said = {"code": "BadAnswer", "message": f"the answer is no JSON: {error}"}
             taken += 1
             if not again or taken >= self._attempts:
-                return BatchItem(request.custom_id, status=status, error=said, attempts=taken)
+                return BatchItem(
+                    request.custom_id,
+                    status=status,
+                    request_id=request_id,
+                    error=said,
+                    attempts=taken,
+                )
             wait = retry.delay(taken - 1, headers, time.time(), self._rng)
             if status == 429:
                 until = time.monotonic() + wait

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from specroute.errors import RequestError
+from specroute.errors import RequestError, StoreFailed
 
 
 def batch(
@@ -43,12 +44,15 @@ def batch(
     """Answer a file of requests. Run again after a crash, it asks only for what is missing.
 
     Exits with 1 where a request could not be answered (its line in OUT.jsonl has the error), with 2
-    where the file can't be sent.
+    where the file can't be sent or the answers can't be written, with 130 after Ctrl-C.
     """
     import asyncio
 
+    import openai
+
     lines = _lines(requests)
     kept = journal or out.with_name(out.name + ".journal")
+    _check_places(requests, out, kept)
 
     async def run() -> Any:
         from specroute import AsyncSpecRoute
@@ -68,12 +72,24 @@ def batch(
                 progress=shown,
             )
 
-    result = asyncio.run(run())
-    whole = out.with_name(out.name + ".part")
-    with whole.open("w", encoding="utf-8") as stream:
-        for item in result:
-            stream.write(json.dumps(item.line(), ensure_ascii=False) + "\n")
-    whole.replace(out)
+    try:
+        result = asyncio.run(run())
+    except KeyboardInterrupt:
+        typer.echo(
+            f"stopped; run the same command again for what {kept} has no answer to", err=True
+        )
+        raise typer.Exit(130) from None
+    except openai.APIError as error:  # A job that can't be made or seen.
+        raise RequestError(
+            f"the provider's Batch API: {error}; run the same command again, {kept} holds the jobs"
+        ) from error
+    try:
+        _write(result, out)
+    except OSError as error:
+        raise StoreFailed(
+            f"{str(out)!r} can't be written: {error}. The answers are in {str(kept)!r}: run the "
+            "same command again, nothing is asked for twice"
+        ) from error
     cost = "unknown" if result.cost_usd is None else f"${result.cost_usd:.4f}"
     resumed = sum(item.resumed for item in result)
     typer.echo(
@@ -87,9 +103,38 @@ def batch(
         raise typer.Exit(1)
 
 
+def _check_places(requests: Path, out: Path, journal: Path) -> None:
+    """Before anything is paid for: the answers will have a place of their own."""
+    for here, name in ((requests, "the requests"), (journal, "the journal")):
+        if out.resolve() == here.resolve():
+            raise RequestError(f"{str(out)!r} is {name}: give the answers another file")
+    if out.is_dir():
+        raise RequestError(f"{str(out)!r} is a folder: name a file in it")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise RequestError(f"{str(out)!r} can't be written: {error}") from error
+
+
+def _write(result: Any, out: Path) -> None:
+    """All of it, or the file stays as it was."""
+    whole = out.with_name(out.name + ".part")
+    try:
+        # Half a surrogate pair in an answer becomes the JSON escape that it is.
+        with whole.open("w", encoding="utf-8", errors="backslashreplace") as stream:
+            for item in result:
+                stream.write(json.dumps(item.line(), ensure_ascii=False) + "\n")
+        whole.replace(out)
+    except OSError:
+        whole.unlink(missing_ok=True)
+        raise
+
+
 def _lines(path: Path) -> list[Mapping[str, Any]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # Windows editors begin files with a mark.
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{str(path)!r} can't be read: {error}") from error
     found: list[Mapping[str, Any]] = []

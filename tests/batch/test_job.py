@@ -81,7 +81,7 @@ class Batches:
     def _finish(self, job: dict[str, Any]) -> None:
         job["status"] = self.status
         good, bad = b"", b""
-        for line in self.files[job["input_file_id"]].splitlines():
+        for line in self.files[job["input_file_id"]].split(b"\n")[:-1]:
             request = json.loads(line)
             question = request["body"]["messages"][0]["content"]
             head = {"id": "x", "custom_id": request["custom_id"]}
@@ -92,7 +92,8 @@ class Batches:
             elif not (self.status == "expired" and question == "late"):
                 body = completion(f"{request['body']['model']}: {question}")
                 response = {"status_code": 200, "request_id": "r", "body": body}
-                good += json.dumps({**head, "response": response, "error": None}).encode() + b"\n"
+                entry = {**head, "response": response, "error": None}
+                good += json.dumps(entry, ensure_ascii=False).encode() + b"\n"
         for field, content in (("output_file_id", good), ("error_file_id", bad)):
             if content:
                 name = f"file-{len(self.files)}"
@@ -127,6 +128,15 @@ async def test_a_job_is_uploaded_polled_and_downloaded() -> None:
     assert (job["endpoint"], job["completion_window"]) == ("/v1/chat/completions", "24h")
     assert {e.headers["authorization"] for e in api.seen} == {f"Bearer {KEYS['LAB_KEY']}"}
     assert "openai-organization" not in api.seen[0].headers
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u0085"])
+async def test_an_answer_may_hold_what_else_ends_a_line(end: str) -> None:
+    """Only a line feed ends a line of the provider's file."""
+    api = Batches()
+    async with Loopback(api) as server, client_of(server.url) as client:
+        (item,) = await client.batch_job([chat(f"a{end}b")], poll_s=0.01)
+    assert item.text == f"big: a{end}b"
 
 
 async def test_each_model_is_a_job_of_its_own() -> None:
