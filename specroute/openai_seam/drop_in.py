@@ -1,7 +1,8 @@
 """What ``AsyncSpecRoute`` and ``SpecRoute`` have in common: an openai client that a router answers.
 
 Knows openai's clients: where their requests, retries, errors and stream decoder can be taken over.
-openai's own code does the rest (types, ``.parse()``, ``.stream()``, raw responses).
+openai's own code does the rest (``.parse()``, ``.stream()``, raw responses); its objects are its own,
+made the short way where that gives the same.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import httpx2
 import openai
@@ -19,6 +20,7 @@ from specroute import errors, openai_errors
 from specroute.config import Config, PolicyConfig, load, parse_policy
 from specroute.exchange import OnReport
 from specroute.http import wire
+from specroute.openai_seam import objects
 from specroute.openai_seam.client_config import (
     PLAIN_ARGUMENTS,
     ConfigSource,
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
         """Stands for either of openai's clients."""
 else:
     _Client = object
+
+T = TypeVar("T")
 
 PLACEHOLDER_KEY = "specroute"
 """openai's constructor wants a key; with a config the providers' own keys are used instead."""
@@ -305,6 +309,15 @@ class DropIn(_Client):
         if hint is not None:
             error.add_note(hint)
         return error
+
+    def _process_response_data(
+        self, *, data: object, cast_to: type[T], response: httpx2.Response
+    ) -> T:
+        if not self._strict_response_validation:
+            found = objects.made(cast_to, data)
+            if found is not None:
+                return cast(T, found)
+        return super()._process_response_data(data=data, cast_to=cast_to, response=response)
 
     def _make_sse_decoder(self) -> StrictDecoder:
         return StrictDecoder(self.base_url)

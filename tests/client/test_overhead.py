@@ -104,34 +104,34 @@ def text(count: int) -> list[bytes]:
 PIECES = 20
 
 
-async def test_a_plain_call_costs_no_more_than_openais() -> None:
-    """A client with nothing configured spends on its own steps what it saves on openai's."""
+async def test_a_plain_call_costs_less_than_openais() -> None:
+    """A client with nothing configured saves more on openai's steps than its own come to."""
     whole = [dumps(completion("Hello"))]
     theirs, ours = await calls(openai.AsyncOpenAI, whole), await calls(AsyncSpecRoute, whole)
-    assert ours.all <= theirs.all
+    assert ours.all <= 0.9 * theirs.all
     assert ours.ours <= 145
 
 
 @pytest.mark.parametrize(
     ("together", "at_start", "a_piece"),
     [
-        pytest.param(False, 300, 30, id="each piece by itself"),
-        pytest.param(True, 230, 7, id="all in one"),
+        pytest.param(False, 310, 35, id="each piece by itself"),
+        pytest.param(True, 246, 11, id="all in one"),
     ],
 )
-async def test_a_stream_costs_no_more_than_openais(
+async def test_a_stream_costs_less_than_openais(
     together: bool, at_start: int, a_piece: int
 ) -> None:
-    """Neither to open it nor for each piece of its text."""
+    """To open it three quarters at most, and for each piece of its text a fifth."""
 
     async def stream(kind: type[openai.AsyncOpenAI], count: int) -> Calls:
         pieces = text(count)
         return await calls(kind, [b"".join(pieces)] if together else pieces, stream=True)
 
     theirs, ours = await stream(openai.AsyncOpenAI, 1), await stream(AsyncSpecRoute, 1)
-    assert ours.all <= theirs.all
+    assert ours.all <= 0.75 * theirs.all
     assert ours.ours <= at_start
     their_more = (await stream(openai.AsyncOpenAI, 1 + PIECES)).all - theirs.all
     long = await stream(AsyncSpecRoute, 1 + PIECES)
-    assert long.all - ours.all <= their_more
+    assert long.all - ours.all <= 0.2 * their_more
     assert long.ours - ours.ours <= a_piece * PIECES
