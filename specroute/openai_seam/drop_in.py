@@ -1,8 +1,8 @@
 """What ``AsyncSpecRoute`` and ``SpecRoute`` have in common: an openai client that a router answers.
 
 Knows openai's clients: where their requests, retries, errors and stream decoder can be taken over.
-openai's own code does the rest (``.parse()``, ``.stream()``, raw responses); its objects are its own,
-made the short way where that gives the same.
+openai's own code does the rest (``.parse()``, ``.stream()``, raw responses). The objects are
+openai's, made the short way (``objects``) where that gives the same.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -192,10 +193,8 @@ def changed(draw: st.DrawFn, data: Any) -> Any:
         at = draw(st.sampled_from(list(places(data))))
         if draw(st.booleans()):
             at = (*at, draw(st.sampled_from(["x", "content", "role", "logprobs", "usage", "type"])))
-        try:
+        with suppress(KeyError, TypeError):  # No such place any more, or it can't hold anything.
             data = put(data, at, draw(ODD))
-        except (KeyError, TypeError):
-            pass  # No such place any more, or nothing that could hold something.
     return data
 
 
