@@ -87,16 +87,22 @@ class Capabilities:
     chat_max_logprobs: int | None = None
     """Largest ``top_logprobs`` on chat; 0: none at all."""
     logprobs: str | None = None
-    """``raw`` or ``processed`` (after temperature and truncation), of generated tokens."""
+    """Of generated tokens: ``raw``, ``processed`` (after temperature and truncation), or
+    ``tempered`` (after temperature and penalties, and at temperature 0 as at 1)."""
     logit_bias: bool | None = None
     """/completions takes ``logit_bias`` by token id."""
     token_ids_param: str | None = None
     """Request field that makes logprob tokens come as ``token_id:N``."""
+    answer_ids_param: str | None = None
+    """Request field that puts the generated tokens' ids beside an answer, as the choice's
+    ``token_ids``: in chat answers, and in /completions answers and streams."""
     template: str | None = None
     """``tokenize`` (POST /tokenize with messages) or ``apply-template``: renders chat prompts."""
     tokenize: str | None = None
     """POST /tokenize turns a text into ids, given as ``prompt`` (vLLM) or ``content`` (llama.cpp).
     Where it renders chats (``template``), ``prompt`` goes without saying."""
+    tokenize_limit: bool | None = None
+    """``max_model_len`` of /tokenize is the longest context served; false: it may be more."""
     prefill: str | None = None
     """``continue_final_message | prefix | partial | trailing_assistant | body_prefix``; a file
     says ``none`` where there is known to be none."""
@@ -130,6 +136,12 @@ class Capabilities:
     """``seed`` or ``random_seed``."""
     unknown_fields: str | None = None
     """Request fields that the server doesn't know: ``ignored`` or ``refused``."""
+
+    @property
+    def ids_asked(self) -> dict[str, bool]:
+        """The fields of a request that make generated tokens come with their ids, in any answer but
+        a chat's stream; none where there are none."""
+        return {name: True for name in (self.token_ids_param, self.answer_ids_param) if name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +198,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "echo_shape": ("choices", "prompt"),
     "prediction_without": PREDICTION_CONFLICTS,
     "zero_max_tokens": ("refused", "unlimited", "echo_only", "evaluate"),
-    "logprobs": ("raw", "processed"),
+    "logprobs": ("raw", "processed", "tempered"),
     "template": ("tokenize", "apply-template"),
     "tokenize": ("prompt", "content"),
     "sampling_defaults": ("openai", "model"),

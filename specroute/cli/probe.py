@@ -122,7 +122,7 @@ def methods(seen: Probed, says: Any) -> dict[str, str]:
         found["score"] = "yes on /completions; for chats name the model's tokenizer in the config"
     else:
         found["score"] = "yes" if seen.get("scores_by_ids") else "yes, by text (bounded, T = 0)"
-    if caps.completions and caps.id_prompts and caps.token_ids_param:
+    if caps.completions and caps.id_prompts and caps.ids_asked:
         found["prefix"] = "yes, by token ids"
     elif caps.prefill:
         found["prefix"] = f"yes, by prefill ({caps.prefill})"

@@ -107,9 +107,11 @@ class CompletionShape:
         model: str,
         echoed: dict[int, tuple[str, Choice]],
         logprobs: bool,
+        shows_ids: bool,
     ) -> None:
         """``echoed`` maps a choice's index to its prompt's text and the choice that scored it."""
         self._backend, self._names, self._echoed, self._logprobs = backend, names, echoed, logprobs
+        self._shows_ids = shows_ids
         self._head = {"id": id, "object": "text_completion", "created": created, "model": model}
         head = dumps({**self._head, "choices": []})[:-2].replace(b"%", b"%%")
         self._chunk = (
@@ -127,10 +129,11 @@ class CompletionShape:
     def chunk(self, item: Item) -> bytes:
         """One token's text and logprobs."""
         index = item.choice.index
-        if not self._logprobs:
+        if not (self._logprobs or self._shows_ids):
             finish = b'"%b"' % item.finish.encode() if item.finish else b"null"
             return self._chunk % (index, dumps(item.shown), finish)
-        return event(self._with(index, item.shown, self._generated(index, [item]), item.finish))
+        logprobs = self._generated(index, [item]) if self._logprobs else None
+        return event(self._with(index, item.shown, logprobs, item.finish, [item]))
 
     def usage(self, counts: dict[str, Any]) -> bytes:
         """``choices`` is empty, as the API has it."""
@@ -149,13 +152,21 @@ class CompletionShape:
                     {k: [*logprobs[k], *generated[k]] for k in generated} if logprobs else generated
                 )
             text += "".join(item.shown for item in items)
-            out.append(self._with(index, text, logprobs, items[-1].finish)["choices"][0])
+            whole = self._with(index, text, logprobs, items[-1].finish, items)
+            out.append(whole["choices"][0])
         return dumps({**self._head, "choices": out, "usage": counts})
 
     def _with(
-        self, index: int, text: str, logprobs: dict[str, list[Any]] | None, finish: str | None
+        self,
+        index: int,
+        text: str,
+        logprobs: dict[str, list[Any]] | None,
+        finish: str | None,
+        items: Sequence[Item] = (),
     ) -> dict[str, Any]:
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+        if self._shows_ids:
+            choice["token_ids"] = _ids(items)
         return {**self._head, "choices": [choice]}
 
     def _generated(self, index: int, items: Sequence[Item]) -> dict[str, list[Any]]:
@@ -199,6 +210,11 @@ class CompletionShape:
         lists["top_logprobs"].append(tops)
 
 
+def _ids(items: Sequence[Item]) -> list[int]:
+    """An end token among them, which has no text."""
+    return [item.token for item in items if item.token is not None]
+
+
 def _lists() -> dict[str, list[Any]]:
     return {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
 
@@ -214,11 +230,13 @@ class ChatShape:
         created: int,
         model: str,
         logprobs: bool,
+        shows_ids: bool,
         repeated: str,
         tool: str | None,
     ) -> None:
         """``repeated`` is a prefill to say again; ``tool`` makes the text a call's arguments."""
         self._names, self._logprobs, self._repeated, self._tool = names, logprobs, repeated, tool
+        self._shows_ids = shows_ids
         self._id = id
         self._head = {"id": id, "object": "chat.completion", "created": created, "model": model}
         self._chunk_head = {**self._head, "object": "chat.completion.chunk"}
@@ -264,14 +282,13 @@ class ChatShape:
             if self._tool:
                 message["content"] = None
                 message["tool_calls"] = [self._call(index, text)]
-            out.append(
-                {
-                    "index": index,
-                    "message": message,
-                    "logprobs": self._content(items) if self._logprobs else None,
-                    "finish_reason": self._finish(items[-1].finish),
-                }
-            )
+            choice = {
+                "index": index,
+                "message": message,
+                "logprobs": self._content(items) if self._logprobs else None,
+                "finish_reason": self._finish(items[-1].finish),
+            }
+            out.append({**choice, "token_ids": _ids(items)} if self._shows_ids else choice)
         return dumps({**self._head, "choices": out, "usage": counts})
 
     def _call(self, index: int, arguments: str) -> dict[str, Any]:

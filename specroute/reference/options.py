@@ -38,6 +38,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "tools": ("tools", "tool_choice"),
     "response_format": ("response_format",),
     "token_id_names": ("return_tokens_as_token_ids",),
+    "token_ids": ("return_token_ids",),
     "prompt_logprobs": ("prompt_logprobs",),
 }
 """Capabilities that are parameters: off, asking for one is a 400; ignored, it has no effect."""

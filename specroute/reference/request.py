@@ -44,6 +44,8 @@ class Generate:
     """Alternatives to report beside each token; ``None`` without logprobs."""
     id_names: bool
     """Tokens are called ``token_id:N``."""
+    shows_ids: bool
+    """Answers carry their tokens' ids."""
     stream: bool
     include_usage: bool
 
@@ -108,6 +110,8 @@ def read_chat(body: Mapping[str, Any], options: Options) -> tuple[Generate, Chat
     if limit is None:
         limit = integer(body, "max_tokens", 1, None)
     generate = _generate(body, top, limit)
+    if generate.stream and generate.shows_ids:  # SGLang refuses it with these words' sense.
+        raise invalid("return_token_ids", True, "nothing beside a chat's stream")
     return generate, replace(read_messages(body, options), prediction=_prediction(body, generate))
 
 
@@ -219,6 +223,7 @@ def _generate(body: Mapping[str, Any], top: int | None, max_tokens: int | None) 
         ignore_eos=boolean(body, "ignore_eos"),
         top=top,
         id_names=boolean(body, "return_tokens_as_token_ids"),
+        shows_ids=boolean(body, "return_token_ids"),
         stream=stream,
         include_usage=boolean(options or {}, "include_usage"),
     )

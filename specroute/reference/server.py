@@ -287,6 +287,7 @@ class Server:
             model=generate.model,
             echoed=echoed,
             logprobs=generate.top is not None,
+            shows_ids=generate.shows_ids,
         )
         if scored is not None:
             shape = PromptLogprobsShape(shape, self.backend, choices, generate.n)
@@ -330,6 +331,7 @@ class Server:
             created=int(call.record.time),
             model=generate.model,
             logprobs=generate.top is not None,
+            shows_ids=generate.shows_ids,
             repeated=(chat.prefill or "") if self.options.prefill_repeats else "",
             tool=self.backend.tool_name(prompt) if chat.tools else None,
         )

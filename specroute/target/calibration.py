@@ -239,14 +239,14 @@ async def _generate(
         call["prompt"] = list(prompt.ids) if prompt.ids is not None else prompt.text
         call["logprobs"] = 1
     vocabulary = target.learned.vocabulary
-    if caps.token_ids_param and vocabulary is not None:
-        call[caps.token_ids_param] = True
+    if vocabulary is not None:
+        call |= caps.ids_asked
     with book.attempt(str(target.ref), "calibrate") as entry:
         reply = await target.http.post_json(path, call, deadline, purpose="calibrate")
         entry.request_id = reply.request_id
         entry.usage = Usage.from_wire(reply.data.get("usage"))
     choice = entries.choice_of(reply.data)
-    found = entries.read(choice.get("logprobs"))
+    found = entries.generated_of(choice)
     values = [checked_logprob(e.logprob, f"generated token {i}") for i, e in enumerate(found)]
     named = [e.id for e in found]
     ids = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,8 @@ REPEATS = 3
 TOGETHER = 4
 """Rounds at once, in requests of their own and in one."""
 LOGPROB_LIMITS = (20, 5, 1)
+SAME = 0.1
+"""Nats within which two calls' log-probabilities of one place are the same."""
 ESTIMATE = {"prompt": 5500, "completion": 450, "calls": 64}
 """About what a probe uses, for the caller to show beforehand."""
 
@@ -80,24 +83,40 @@ async def _logprobs(probe: Probe) -> list[Finding]:
     if not most:
         return found
     named = await probe.chat(
-        QUESTION, 2, logprobs=True, top_logprobs=1, return_tokens_as_token_ids=True
+        QUESTION,
+        2,
+        logprobs=True,
+        top_logprobs=1,
+        return_tokens_as_token_ids=True,
+        return_token_ids=True,
     )
-    shows = bool(named.shown) and str(named.shown[0].get("token")).startswith("token_id:")
-    if shows:
+    if named.shown and str(named.shown[0].get("token")).startswith("token_id:"):
         found.append(Finding("token_ids_param", "return_tokens_as_token_ids", "ids came back"))
-    warm = await probe.chat(QUESTION, 1, logprobs=True, top_logprobs=most, temperature=1.0)
-    hot = await probe.chat(QUESTION, 1, logprobs=True, top_logprobs=most, temperature=0.5)
-    a, b = (
-        {t.get("token"): t.get("logprob") for t in r.shown[0].get("top_logprobs") or ()}
-        if r.shown
-        else {}
-        for r in (warm, hot)
-    )
-    gaps = [abs(a[t] - b[t]) for t in a if t in b and min(a[t], b[t]) > -20]
-    if gaps and max(a.values()) < -0.01:
-        kind = "raw" if max(gaps) < 0.1 else "processed"
-        found.append(Finding("logprobs", kind, f"T 1 and T 0.5 differ by {max(gaps):.2f} nats"))
+    if named.choices and named.choices[0].get("token_ids"):
+        found.append(Finding("answer_ids_param", "return_token_ids", "ids came beside the answer"))
+    one, half, none = [await _tops(probe, most, temperature) for temperature in (1.0, 0.5, 0.0)]
+    gap = _gap(one, half)
+    if gap is not None and max(one.values()) < -0.01:
+        kind = "raw" if gap < SAME else "processed"
+        how = f"T 1 and T 0.5 differ by {gap:.2f} nats"
+        at_none = _gap(one, none)
+        if kind == "processed" and at_none is not None and at_none < SAME:
+            kind, how = "tempered", f"{how}, T 1 and T 0 by {at_none:.2f}"
+        found.append(Finding("logprobs", kind, how))
     return found
+
+
+async def _tops(probe: Probe, most: int, temperature: float) -> dict[Any, float]:
+    """The first generated token's alternatives, drawn at that temperature."""
+    reply = await probe.chat(QUESTION, 1, logprobs=True, top_logprobs=most, temperature=temperature)
+    tops = reply.shown[0].get("top_logprobs") if reply.shown else None
+    return {top.get("token"): top.get("logprob") for top in tops or ()}
+
+
+def _gap(a: Mapping[Any, float], b: Mapping[Any, float]) -> float | None:
+    """Nats by which two statements of the same alternatives differ at most; ``None``: no common."""
+    gaps = [abs(a[token] - b[token]) for token in a if token in b and min(a[token], b[token]) > -20]
+    return max(gaps, default=None)
 
 
 async def _template(probe: Probe) -> list[Finding]:

@@ -159,8 +159,7 @@ async def draw(
     else:
         body.update(NEUTRAL)
         body["logit_bias"] = {str(token): -100 for token in request.banned}
-    if caps.token_ids_param:
-        body[caps.token_ids_param] = True
+    body |= caps.ids_asked
     with book.attempt(str(target.ref), "draw") as entry:
         reply = await target.http.post_json(COMPLETIONS, body, deadline, purpose="draw")
         entry.request_id = reply.request_id
@@ -175,7 +174,7 @@ def _drawn(target: Target, data: Mapping[str, Any], request: Draw | TailDraw) ->
         raise BadEvidence(f"{wanted} draws were asked for, the answer has other choices")
     found = []
     for choice in choices:
-        shown = entries.read(choice.get("logprobs")) if choice.get("logprobs") else []
+        shown = entries.generated_of(choice) if choice.get("logprobs") else []
         if shown and shown[0].id is not None:
             raw = shown[0].logprob
             found.append(Drawn(shown[0].id, raw if isinstance(raw, float | int) else None))

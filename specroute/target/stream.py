@@ -105,9 +105,12 @@ def _read(data: Mapping[str, Any]) -> Piece | None:
     else:
         text = choice.get("text") or ""
         tokens = shown.get("tokens") if isinstance(shown.get("tokens"), list) else None
-    if not (text or finish or extra or tokens):
+    beside = choice.get("token_ids")
+    if not (text or finish or extra or tokens or beside):
         return None
     ids = _ids(tokens) if tokens is not None else None
+    if not ids and isinstance(beside, list) and all(isinstance(token, int) for token in beside):
+        ids = tuple(beside)
     return Piece(
         text if isinstance(text, str) else "",
         ids,

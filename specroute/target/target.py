@@ -56,7 +56,7 @@ class Target:
     def by_ids(self) -> bool:
         """Streams go on from ids and name theirs, in a vocabulary that is known here."""
         caps = self.capabilities
-        return bool(caps.id_prompts and caps.token_ids_param and self.learned.vocabulary)
+        return bool(caps.id_prompts and caps.ids_asked and self.learned.vocabulary)
 
     def can_continue(self, request: TextRequest, prompt: Prompt | None) -> str | None:
         """How an answer can be taken up mid-text: ``completions``, ``prefill`` or ``None``."""
@@ -158,8 +158,8 @@ class Target:
             )
             if show_tokens and (self.by_ids or caps.echo_max_logprobs):
                 body["logprobs"] = 1
-                if caps.token_ids_param and prompt.ids is not None:
-                    body[caps.token_ids_param] = True
+                if prompt.ids is not None:
+                    body |= caps.ids_asked
             return COMPLETIONS, body, ()
         if how == "prefill":
             if self._may_straddle(request, committed):

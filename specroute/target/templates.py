@@ -34,14 +34,16 @@ async def render(target: Target, request: TextRequest, book: Book, deadline: Dea
         return await _completion(target, request, book, deadline)
     kind = target.capabilities.template
     if kind == "tokenize" and target.capabilities.id_prompts:
-        ids, limit = await tokenize(
-            target,
-            {"messages": list(request.messages or ()), "add_generation_prompt": True},
-            book,
-            deadline,
-        )
-        target.learned.max_context = limit or target.learned.max_context
-        return Prompt(request.messages, None, ids)
+        # Nothing is said of the generation prompt: SGLang then renders as for a chat answer, with a
+        # template that isn't Jinja's as well; vLLM adds it by default.
+        try:
+            ids = await tokenize(target, {"messages": list(request.messages or ())}, book, deadline)
+        except NoTemplate as error:
+            # A server that only cuts texts: the config's own tokenizer renders.
+            if target.tokenizer is None:
+                raise NoTemplate(f"{error} (name the model's 'tokenizer' in the config)") from error
+        else:
+            return Prompt(request.messages, None, ids)
     if kind == "apply-template":
         text = await apply_template(target, request, book, deadline)
         return Prompt(request.messages, text, await _useful_ids(target, text, book, deadline))
@@ -101,21 +103,21 @@ async def text_ids(
         what = {"content": text, "add_special": special, "parse_special": True}
     else:
         what = {"prompt": text, "add_special_tokens": special}
-    ids, limit = await tokenize(target, what, book, deadline)
-    target.learned.max_context = limit or target.learned.max_context
-    return ids
+    return await tokenize(target, what, book, deadline)
 
 
 async def tokenize(
     target: Target, what: Mapping[str, Any], book: Book, deadline: Deadline
-) -> tuple[tuple[int, ...], int | None]:
-    """``POST /tokenize``: (ids, the model's longest context or ``None``)."""
+) -> tuple[int, ...]:
+    """``POST /tokenize``: the ids. Takes note of the model's longest context where it is said."""
     body = {"model": target.ref.model, **what}
     data = await _ask(target, "/tokenize", body, book, deadline)
     ids, limit = data.get("tokens"), data.get("max_model_len")
     if not (isinstance(ids, list) and ids and all(isinstance(i, int) for i in ids)):
         raise NoTemplate("the server's /tokenize answered without a list of token ids")
-    return tuple(ids), limit if isinstance(limit, int) else None
+    if target.capabilities.tokenize_limit is not False and isinstance(limit, int) and limit > 0:
+        target.learned.max_context = limit
+    return tuple(ids)
 
 
 async def apply_template(

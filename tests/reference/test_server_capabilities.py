@@ -30,6 +30,7 @@ ASKING: dict[str, tuple[str, dict[str, Any]]] = {
     "tools": ("chat", {**CHAT, "tools": [{"type": "function", "function": {"name": "f"}}]}),
     "response_format": ("chat", {**CHAT, "response_format": {"type": "json_object"}}),
     "token_id_names": ("chat", {**CHAT, "return_tokens_as_token_ids": True}),
+    "token_ids": ("chat", {**CHAT, "return_token_ids": True}),
     "id_prompts": ("completions", {"prompt": [0, 1]}),
     "list_prompts": ("completions", {"prompt": ["a", "b"]}),
     "tokenize": ("tokenize", {"prompt": "a"}),

@@ -98,6 +98,17 @@ def test_ids_may_name_the_tokens(api: Http) -> None:
     assert logprobs["top_logprobs"][1] == {"token_id:1": math.log(0.75)}
 
 
+def test_ids_may_stand_beside_the_answer(api: Http) -> None:
+    """return_token_ids: the generated ones of each choice, the end token among them."""
+    asked = {"prompt": [A], "max_tokens": 9, "temperature": 0, "return_token_ids": True}
+    (choice,) = api.complete(**asked)["choices"]
+    assert (choice["text"], choice["token_ids"]) == ("bc", [B, C, EOS])
+    chunks = api.stream("/v1/completions", **asked)
+    shown = [chunk["choices"][0]["token_ids"] for chunk in chunks]
+    assert [token for ids in shown for token in ids] == [B, C, EOS]
+    assert "token_ids" not in api.complete(**{**asked, "return_token_ids": False})["choices"][0]
+
+
 def test_the_end_token_counts_and_is_listed_but_not_shown(api: Http) -> None:
     """As in vLLM: usage and logprobs include EOS, the text doesn't."""
     body = api.complete(prompt=[A], logprobs=1, max_tokens=9, temperature=0)

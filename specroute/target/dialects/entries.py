@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specroute.acceptance.logprobs import LEAST_BEST
@@ -89,6 +89,18 @@ def read(shown: Any) -> list[Entry]:
     if isinstance(shown.get("content"), list):
         return [_of_object(item, i) for i, item in enumerate(shown["content"])]
     return _of_lists(shown)
+
+
+def generated_of(choice: Mapping[str, Any]) -> list[Entry]:
+    """The entries of a choice that shows generated tokens alone, with the ids that stand beside
+    the answer (``token_ids``) where the entries have none."""
+    found, ids = read(choice.get("logprobs")), choice.get("token_ids")
+    if not (isinstance(ids, list) and len(ids) == len(found)):
+        return found
+    return [
+        replace(entry, id=an_id(token)) if entry.id is None else entry
+        for entry, token in zip(found, ids, strict=True)
+    ]
 
 
 def position(entry: Entry, n: int, *, by_ids: bool, where: str) -> Position:
