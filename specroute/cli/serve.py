@@ -13,7 +13,7 @@ def serve(
         Path | None, typer.Option("--file", "-f", help="Config; without it the usual look-up.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8400,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: a free one.")] = 8400,
     key_env: Annotated[
         str,
         typer.Option(
@@ -24,7 +24,10 @@ def serve(
         int, typer.Option(min=1, help="Requests under way at once; further ones get 429.")
     ] = 1000,
     drain: Annotated[
-        int, typer.Option(min=0, help="Seconds that requests under way get after a SIGTERM.")
+        int,
+        typer.Option(
+            min=0, help="Seconds that requests under way get after a SIGTERM; then they are cut."
+        ),
     ] = 60,
     warm_up: Annotated[
         bool, typer.Option(help="Load drafts and calibrate targets at the start.")
@@ -42,7 +45,6 @@ def serve(
             f"the proxy needs the package {error.name!r}: pip install 'specroute[serve]'"
         ) from error
     names = ", ".join(config.models) or "no named models"
-    typer.echo(f"http://{host}:{port}/v1 serves {names} ({config.source})", err=True)
     run(
         config,
         host=host,
@@ -51,4 +53,5 @@ def serve(
         max_concurrent=max_concurrent,
         drain_s=drain,
         warm_up=warm_up,
+        ready=lambda url: typer.echo(f"{url} serves {names} ({config.source})", err=True),
     )

@@ -49,7 +49,7 @@ class Proxy:
     ) -> None:
         self.config, self.keys, self.max_concurrent = config, keys, max_concurrent
         self.metrics = Metrics(config.models)
-        self.draining = False
+        self._over = asyncio.Event()
         self._http_client = http_client
         self._running = 0
         self._reports: OrderedDict[str, ReportHandle] = OrderedDict()
@@ -60,6 +60,10 @@ class Proxy:
         self.router = Router(
             self.config, http_client=self._http_client, on_report=self.metrics.observe
         )
+
+    def cut(self) -> None:
+        """End what is under way, each with an error that says so."""
+        self._over.set()
 
     async def aclose(self) -> None:
         """End what still runs."""
@@ -88,7 +92,7 @@ class Proxy:
         self.metrics.in_flight.set(self._running)
         try:
             path = scope["path"].removeprefix(scope.get("root_path", "")).removeprefix("/v1")
-            await forward(self.router, path, scope, receive, send, self.remember)
+            await forward(self.router, path, scope, receive, send, self.remember, self._over)
         except TooLarge:
             said = f"the request's body passes {MOST_BODY} bytes"
             await send_error(send, 413, {}, _error(said, "invalid_request_error", "too_large"))
@@ -126,14 +130,11 @@ def make_app(
         try:
             yield
         finally:
-            proxy.draining = True
             if task is not None:
                 task.cancel()
             await proxy.aclose()
 
     def health(_: Any) -> Response:
-        if proxy.draining:
-            return JSONResponse({"status": "draining"}, 503)
         return JSONResponse({"status": "ok"})
 
     def metrics(_: Any) -> Response:
@@ -161,6 +162,10 @@ def make_app(
         said = f"no report has that id, or it is older than the last {REPORTS}"
         return JSONResponse(_error(said, "invalid_request_error", "report_not_found"), 404)
 
+    def missing(request: Any, _: Exception) -> Response:
+        said = f"there is no {request.url.path!r} here: the API is below /v1"
+        return JSONResponse(_error(said, "invalid_request_error", "not_found"), 404)
+
     app = Starlette(
         routes=[
             Route("/healthz", health),
@@ -170,6 +175,7 @@ def make_app(
             Route("/v1/specroute/reports/{name}", report),
             Mount("/v1", proxy),
         ],
+        exception_handlers={404: missing},
         lifespan=lifespan,
     )
     app.state.proxy = proxy

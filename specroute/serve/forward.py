@@ -48,21 +48,50 @@ async def forward(
     receive: Receive,
     send: Send,
     remember: Callable[[ReportHandle], None],
+    over: asyncio.Event,
 ) -> None:
     """Answer one request below the API's base by ``router``. ``remember`` is given the report of a
-    chat or completions call as soon as it is there."""
+    chat or completions call as soon as it is there. What has no end when ``over`` is set is cut,
+    and the caller is told."""
     body = await read_body(receive)
     if body is None:
         return
-    work = asyncio.ensure_future(_answer(router, path, scope, body, send, remember))
+    sent = _Sent(send)
+    work = asyncio.ensure_future(_answer(router, path, scope, body, sent, remember))
     gone = asyncio.ensure_future(_gone(receive))
+    cut = asyncio.ensure_future(over.wait())
     try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({work, gone, cut}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (gone, work):
+        for task in (gone, cut, work):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+    if done == {cut}:
+        await sent.cut()
+
+
+class _Sent:
+    """A way to the caller, and how far an answer has gone on it."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._begun = self._ended = False
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        self._begun = True
+        self._ended = message["type"] == "http.response.body" and not message.get("more_body")
+        await self._send(message)
+
+    async def cut(self) -> None:
+        """End the answer with an error, if it has no end yet."""
+        said = "the proxy is ending, and the time that requests under way had is over"
+        content = {"error": {"message": said, "type": "server_error", "code": "proxy_ending"}}
+        if not self._begun:
+            await send_error(self, 503, {"retry-after": "1"}, content)
+        elif not self._ended:
+            event = b"data: " + json.dumps(content).encode() + b"\n\n"
+            await self({"type": "http.response.body", "body": event})
 
 
 async def _gone(receive: Receive) -> None:
