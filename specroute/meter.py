@@ -129,11 +129,11 @@ class Meter:
     def drafting(self, drafter: str) -> Iterator[list[int]]:
         """Meanwhile a draft is under way; how many tokens it has is put into the list."""
         crowd, drafted = self.measurements.drafts[drafter].crowd, [0]
-        crowd.begin(self.clock())
+        mark = crowd.begin(self.clock())
         try:
             yield drafted
         finally:
-            crowd.end(self.clock(), drafted[0])
+            crowd.end(self.clock(), drafted[0], mark)
 
     async def heard(self, stream: AsyncGenerator[Piece]) -> AsyncGenerator[Piece]:
         """One of the target's own streams as it is: between rounds, or after them."""

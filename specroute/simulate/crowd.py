@@ -16,6 +16,7 @@ from statistics import fmean
 from specroute.candidates import PLAIN, Candidate, Candidates
 from specroute.measure import AcceptanceCounts, Mean, Measurements, Snapshot
 from specroute.measure.crowd import NOBODY, Crowding, Pulse
+from specroute.measure.drafting import Mark
 from specroute.policy.account import Account
 from specroute.policy.base import Accounting, Ask, Forecast, Policy, RoundView
 from specroute.policy.forecast import plain_call
@@ -228,11 +229,11 @@ class _Request:
         if k <= 0:
             self.score(0)
             return
-        among.seen.drafts[DRAFTER].crowd.begin(self.now())
-        among.drafter.submit(Sequence(0.0, k, _nothing, partial(self.drafted, k)))
+        mark = among.seen.drafts[DRAFTER].crowd.begin(self.now())
+        among.drafter.submit(Sequence(0.0, k, _nothing, partial(self.drafted, k, mark)))
 
-    def drafted(self, k: int) -> None:
-        self.among.seen.drafts[DRAFTER].crowd.end(self.now(), k)
+    def drafted(self, k: int, mark: Mark) -> None:
+        self.among.seen.drafts[DRAFTER].crowd.end(self.now(), k, mark)
         self.score(k)
 
     def score(self, k: int) -> None:

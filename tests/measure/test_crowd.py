@@ -9,7 +9,7 @@ import pytest
 
 from specroute.measure import Measurements
 from specroute.measure.crowd import Crowding, Pulse
-from specroute.measure.drafting import Drafting
+from specroute.measure.drafting import Drafting, Mark
 from specroute.measure.kinds import Target
 
 
@@ -90,19 +90,35 @@ def test_others_are_counted_over_all_of_a_requests_time() -> None:
 def test_drafts_beside_each_other_take_longer() -> None:
     """A step of 2 ms and 0.5 ms a draft."""
     drafting, rng, now = Drafting(), random.Random(2), 0.0
-    left: list[list[int]] = []
+    left: list[tuple[list[int], int, Mark]] = []
     while now < 120:
         if rng.random() < 0.4 or not left:
             k = rng.randrange(4, 20)
-            left.append([k, k])
-            drafting.begin(now)
+            left.append(([k], k, drafting.begin(now)))
         now += 0.002 + 0.0005 * len(left)
-        for draft in left:
-            draft[0] -= 1
-            if not draft[0]:
-                drafting.end(now, draft[1])
-        left = [draft for draft in left if draft[0]]
+        for still, k, mark in left:
+            still[0] -= 1
+            if not still[0]:
+                drafting.end(now, k, mark)
+        left = [draft for draft in left if draft[0][0]]
     assert drafting.slope().mean == pytest.approx(0.0005, rel=0.35)
+
+
+def test_drafts_longer_than_a_window_show_the_same_slope() -> None:
+    """A rush: up to 40 drafts of 16 tokens, steps of 4 ms and 0.7 ms a draft, so that each takes
+    half a second and few end in a window."""
+    drafting, rng, now = Drafting(), random.Random(5), 0.0
+    left: list[tuple[list[int], Mark]] = []
+    while now < 30:
+        if rng.random() < min(0.05 + now / 10, 2.5) and len(left) < 40:
+            left.append(([16], drafting.begin(now)))
+        now += 0.004 + 0.0007 * len(left)
+        for still, mark in left:
+            still[0] -= 1
+            if not still[0]:
+                drafting.end(now, 16, mark)
+        left = [draft for draft in left if draft[0][0]]
+    assert drafting.slope().mean == pytest.approx(0.0007, rel=0.1)
 
 
 def test_an_update_takes_less_than_fifty_microseconds() -> None:
