@@ -70,6 +70,11 @@ class LimitGate:
         self._clock = clock
         self._lines: dict[str, _Line] = {}
 
+    async def _now(self) -> float:
+        """Seconds since the epoch, by the clock of whoever holds the sums."""
+        ahead = getattr(self._store, "ahead", None)  # A store of one machine has none.
+        return self._clock() + (0.0 if ahead is None else await ahead())
+
     def concerns(self, provider: ProviderConfig, purpose: str) -> bool:
         """Calls that some limit, budget or purse counts."""
         if not (provider.limits or self._daily() is not None or current.get()):
@@ -155,7 +160,7 @@ class LimitGate:
                     provider=name,
                     limit=f"providers.{name}.limits",
                 )
-            refused = await booking.take(self._clock())
+            refused = await booking.take(await self._now())
             if refused is not None:
                 share = OPTIONAL_SHARE if optional else 1.0
                 raise _refused(refused, name, waited=0.0, share=share)
@@ -165,7 +170,7 @@ class LimitGate:
         line.queue += 1
         try:
             async with asyncio.timeout(max(left, 0.0) if isfinite(left) else None), line.lock:
-                while (refused := await booking.take(self._clock())) is not None:
+                while (refused := await booking.take(await self._now())) is not None:
                     line.refused, line.full = refused, True
                     if refused.wait_s > deadline.remaining("first_token"):
                         raise _refused(refused, name, waited=deadline.clock() - began)

@@ -5,12 +5,16 @@ script's, atomic on the server; ``window``'s is used for what it refused and whi
 away.
 
 Away: each process goes on by itself, from the last sums that it saw of everybody, and books what it
-took at the server as soon as that is back. Until then a limit holds for each process alone.
+took at the server as soon as that is back. Until then a limit holds for each process alone. A
+server that answers and can't book (it is full, only a replica, or its own disk fails) is away too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,6 +35,13 @@ ANSWER_S = 0.5
 AWAY_S = 2.0
 """After that it is asked again."""
 PREFIX = "specroute:sums:"
+SKEW_S = 60.0
+"""How long the difference between the server's clock and this machine's is believed."""
+_UNABLE = re.compile(
+    r"\b(OOM|READONLY|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|LOADING)\b"
+)
+"""Codes of a server that can't write for now (redis.io, "Redis serialization protocol", errors);
+redis-py has classes for some, and drops their codes."""
 
 _TAKE = """
 -- ARGV: for each key its running slot, its oldest slot, the amount, the room, seconds to live.
@@ -82,18 +93,27 @@ end
 class RedisStore(ThreadedStore):
     """Sums in the Redis or Valkey server at ``url`` (``redis://``, ``rediss://``, ``unix://``).
 
-    ``clock`` is monotonic seconds, for when to ask a server again that was away.
+    ``clock`` is monotonic seconds, for when to ask a server again that was away; ``wall`` is
+    this machine's time of day.
     """
 
-    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        url: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._url = url
         self._clock = clock
+        self._wall = wall
+        self._ahead_s = 0.0
+        self._ahead_until = -math.inf
         self._client: redis.Redis | None = None
         self._scripts: tuple[Any, Any] | None = None
         self._away_until = 0.0
         self._local = MemoryStore()
-        self._owed: dict[tuple[str, int], float] = {}
-        """What was booked here alone: the server gets it when it is back."""
+        self._owed: dict[str, dict[int, float]] = {}
+        """What was booked here alone, by key and slot: the server gets it when it is back."""
         super().__init__()
 
     def __repr__(self) -> str:
@@ -137,10 +157,14 @@ class RedisStore(ThreadedStore):
         if refused is None:
             for want in wants:
                 self._owe(want.key, want.window.slot(now), want.amount)
+                owed = self._owed[want.key]
+                for slot in [slot for slot in owed if slot < want.window.oldest(now)]:
+                    del owed[slot]  # Nobody counts it any more.
         return refused
 
     def _owe(self, key: str, slot: int, amount: float) -> None:
-        self._owed[key, slot] = self._owed.get((key, slot), 0.0) + amount
+        owed = self._owed.setdefault(key, {})
+        owed[slot] = owed.get(slot, 0.0) + amount
 
     def _change(self, changes: Sequence[Change]) -> None:
         if not changes:
@@ -152,6 +176,35 @@ class RedisStore(ThreadedStore):
         if self._asked(1, [change.key for change in changes], args) is None:
             for change in changes:
                 self._owe(change.key, change.slot, change.amount)
+
+    async def ahead(self) -> float:
+        """Seconds that the server's clock is ahead of this machine's: windows are those of the
+        server's clock, so that machines whose clocks differ count the same minute. What was last
+        known, while the server is away."""
+        if self._clock() >= self._ahead_until and not self.away:
+            await asyncio.wrap_future(self._worker().submit(self._measure))
+        return self._ahead_s
+
+    def _measure(self) -> None:
+        import redis
+
+        if self._clock() < self._ahead_until or self.away:
+            return  # Measured, or found to be away, for another caller meanwhile.
+        try:
+            client = self._connected()[2]
+            before = self._wall()
+            seconds, micros = client.time()
+            self._ahead_s = seconds + micros / 1e6 - (before + self._wall()) / 2
+            self._ahead_until = self._clock() + SKEW_S
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            self._lost(error)
+        except redis.RedisError:  # It may not be asked for its time.
+            self._ahead_until = self._clock() + SKEW_S
+
+    def _lost(self, error: Exception) -> None:
+        if not self._away_until:
+            log.warning("%r is away (%s): each process keeps limits alone", self, error)
+        self._away_until = self._clock() + AWAY_S
 
     def _asked(self, script: int, keys: Sequence[str], args: Sequence[Any]) -> list[Any] | None:
         """The script's answer; ``None``: the server is away."""
@@ -165,11 +218,12 @@ class RedisStore(ThreadedStore):
                 self._pay(scripts[1])
             found = scripts[script](keys=[PREFIX + key for key in keys], args=list(args))
         except (redis.ConnectionError, redis.TimeoutError) as error:
-            if not self._away_until:
-                log.warning("%r is away (%s): each process keeps limits alone", self, error)
-            self._away_until = self._clock() + AWAY_S
+            self._lost(error)
             return None
         except redis.RedisError as error:
+            if _unable(error):
+                self._lost(error)
+                return None
             raise StoreFailed(
                 f"{self!r}: {error}; limits and budgets can't be kept without it"
             ) from error
@@ -180,13 +234,17 @@ class RedisStore(ThreadedStore):
 
     def _pay(self, change: Any) -> None:
         """Book at the server what was booked here while it was away."""
+        keys: list[str] = []
         args: list[Any] = []
-        for (_, slot), amount in self._owed.items():
-            args += [slot, repr(amount), "1"]
-        change(keys=[PREFIX + key for key, _ in self._owed], args=args)
+        for key, owed in self._owed.items():
+            for slot, amount in owed.items():
+                keys.append(PREFIX + key)
+                args += [slot, repr(amount), "1"]
+        change(keys=keys, args=args)
         self._owed.clear()
 
-    def _connected(self) -> tuple[Any, Any]:
+    def _connected(self) -> tuple[Any, Any, Any]:
+        """Both scripts and the client."""
         if self._client is None or self._scripts is None:
             import redis
 
@@ -195,12 +253,20 @@ class RedisStore(ThreadedStore):
             )
             register = self._client.register_script
             self._scripts = (register(_TAKE), register(_CHANGE))
-        return self._scripts
+        return (*self._scripts, self._client)
 
     def _close(self) -> None:
         client, self._client, self._scripts = self._client, None, None
         if client is not None:
             client.close()
+
+
+def _unable(error: redis.RedisError) -> bool:
+    """Whether the server answers and can't write for now, through no fault of the asking."""
+    from redis import exceptions as e
+
+    kinds = (e.ReadOnlyError, e.OutOfMemoryError, e.ClusterDownError, e.MasterDownError)
+    return isinstance(error, (*kinds, e.TryAgainError)) or _UNABLE.search(str(error)) is not None
 
 
 def check_installed() -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from specroute.config import parse
-from specroute.errors import ConfigError, StoreFailed
+from specroute.config import ProviderConfig, parse
+from specroute.errors import ConfigError, LimitReached, StoreFailed
+from specroute.http.deadline import UNLIMITED, Deadline
+from specroute.http.gate import Departure
+from specroute.limits.gate import LimitGate
 from specroute.store.redis import AWAY_S, PREFIX, RedisStore
 from specroute.store.window import DAY, MINUTE, Change, Want
 from tests.support.redis_server import RedisServer
@@ -94,6 +99,81 @@ async def test_an_away_server_is_not_asked_for_every_request(own_server: RedisSe
     assert await store.take([usd(1)], NOW) is None
     assert own_server.booked(PREFIX + "usd", DAY.slot(NOW)) == 3.0
     await store.aclose()
+
+
+@pytest.mark.parametrize(
+    ("falls_ill", "recovers"),
+    [
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+        (("CONFIG", "SET", "min-replicas-to-write", "1"), ("CONFIG", "SET", "min-replicas-to-write", "0")),
+    ],
+    ids=["full", "only a replica", "without its replicas"],
+)  # fmt: skip
+async def test_a_server_that_cant_book_is_away(
+    own_server: RedisServer, falls_ill: tuple[str, ...], recovers: tuple[str, ...]
+) -> None:
+    """Each goes on alone, as without it, and pays when it books again."""
+    clock = [0.0]
+    store = RedisStore(own_server.url, lambda: clock[0])
+    assert await store.take([usd(6)], NOW) is None
+    with own_server.client() as operator:
+        operator.execute_command(*falls_ill)
+        assert await store.take([usd(3)], NOW) is None
+        assert await store.take([usd(3)], NOW) is not None  # 9 of 10 are known to be gone
+        assert store.away
+        operator.execute_command(*recovers)
+    clock[0] += AWAY_S
+    assert await store.take([usd(1)], NOW) is None
+    assert not store.away
+    assert own_server.booked(PREFIX + "usd", DAY.slot(NOW)) == 10.0
+    await store.aclose()
+
+
+async def test_a_long_absence_keeps_no_more_than_a_window(own_server: RedisServer) -> None:
+    """What has left every window is neither kept nor booked afterwards."""
+    clock = [0.0]
+    store = RedisStore(own_server.url, lambda: clock[0])
+    own_server.stop()
+    for second in range(500):
+        assert await store.take([Want("rpm", 1, 100, MINUTE)], NOW + second) is None
+    own_server.start()
+    clock[0] += AWAY_S
+    assert await store.take([Want("rpm", 1, 100, MINUTE)], NOW + 500) is None
+    with own_server.client() as client:
+        assert client.hlen(PREFIX + "rpm") <= MINUTE.slots + 1
+    await store.aclose()
+
+
+@pytest.mark.parametrize("skew", [-300.0, 300.0])
+async def test_machines_whose_clocks_differ_count_the_same_minute(
+    redis_server: RedisServer, skew: float
+) -> None:
+    """A clock five minutes off neither hides calls from the others nor drops theirs."""
+    redis_server.flush()
+    stores, gates = [], []
+    for off in (0.0, skew):
+
+        def wall(off: float = off) -> float:
+            return time.time() + off
+
+        stores.append(RedisStore(redis_server.url, wall=wall))
+        gates.append(LimitGate(stores[-1], lambda target: None, clock=wall))
+    for i in range(10):
+        await gates[i % 2].enter(call())
+    for gate in gates:
+        with pytest.raises(LimitReached, match="no room for one more"):
+            await gate.enter(call())
+    assert abs(await stores[1].ahead() + skew) < 1
+    for store in stores:
+        await store.aclose()
+
+
+def call() -> Departure:
+    """To a provider that takes ten a minute, and which doesn't wait."""
+    lab = ProviderConfig("lab", "generic", "http://h/v1", limits={"rpm": 10})
+    hurried = replace(UNLIMITED, first_token=0.5)
+    return Departure(lab, "m", "plain", b"{}", Deadline(hurried))
 
 
 async def test_a_server_that_refuses_is_an_error(redis_server: RedisServer) -> None:
