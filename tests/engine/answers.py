@@ -113,7 +113,9 @@ class EchoSession:
             case "bad_q":
                 return Proposal(vocabulary.decode(out), tuple(out), ({},) * len(out))
             case "short_q":
-                return Proposal(vocabulary.decode(out), tuple(out), ({out[0]: 1.0},))
+                return Proposal(
+                    vocabulary.decode(out), tuple(out), tuple({token: 1.0} for token in out[1:])
+                )
         text = vocabulary.decode([i for i in out if i < 10**6])
         if drafter.text_only:
             return Proposal(text)
