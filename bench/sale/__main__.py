@@ -1,13 +1,15 @@
 """The sale day: more requests than the target can answer, with specroute and without.
 
     python -m bench.sale [--requests 320] [--only 'NAME; NAME'] [--write docs/benchmarks.md]
+    python -m bench.sale --rise [--write docs/benchmarks.md]
 
 Held-out customer-service questions arrive (Poisson, seeded) at four times the rate c at which the
-paced target can answer them one token a step; then, with some of the settings, at two thirds of c
-and suddenly at four times it. Every setting gets the same questions at the same moments and fresh
-servers. The pace is simulated: a step takes ``max(tpot, load · sequences)`` seconds, and prompt
-tokens that the prefix cache doesn't hold ``1 / prefill`` seconds each, in the step that they join;
-at most 256 sequences step together. So scoring a draft costs the target what reading it costs.
+paced target can answer them one token a step; with ``--rise``, a third of them with some of the
+settings, at two thirds of c and suddenly at four times it. Every setting gets the same questions at
+the same moments and fresh servers. The pace is simulated: a step takes ``max(tpot, load ·
+sequences)`` seconds, and prompt tokens that the prefix cache doesn't hold ``1 / prefill`` seconds
+each, in the step that they join; at most 256 sequences step together. So scoring a draft costs the
+target what reading it costs. Cut off (Ctrl-C), it prints and writes the rows that it has.
 Exits 1 where a criterion doesn't hold.
 """
 
@@ -16,22 +18,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-import openai
 import torch
 
 from bench.sale import publish
-from bench.sale.judging import Row, row
-from bench.sale.running import TARGET, Outcome, run, server
-from bench.sale.settings import PLAIN, RISING, SETTINGS, Setting, named
-from bench.sale.traffic import Answer, Messages, arrivals, ask, capacity, questions
-from specroute.reference.bundled import target_dir
+from bench.sale.judging import Plain, Row, row
+from bench.sale.running import TARGET, Outcome, run
+from bench.sale.settings import ALONE, BESIDE, PLAIN, RISING, Setting, named
+from bench.sale.traffic import Messages, arrivals, capacity, questions
+from bench.sale.truth import truth
 from specroute.reference.pace import Pace
 
 OVERLOAD = 4.0
@@ -53,51 +55,69 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-async def truth(asked: Sequence[Messages]) -> list[Answer]:
-    """The target's own greedy answers, one at a time and without a pace."""
-    with server(target_dir(), "", "target") as alone:
-        async with openai.AsyncOpenAI(base_url=alone.base_url, api_key="none") as client:
-            found = []
-            for i, messages in enumerate(asked, 1):
-                found.append(await ask(client, "target", messages, time.perf_counter()))
-                progress("the target's own answers", len(asked))(i)
-            return found
+@dataclass(slots=True)
+class Found:
+    """What has been measured so far, in the order in which it was."""
+
+    alone: list[Outcome] = field(default_factory=list)
+    beside: list[Outcome] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    def groups(self, own: Sequence[str]) -> Iterator[list[Row]]:
+        """Rows that are compared with the same runs of ``AsyncOpenAI``; none without one."""
+        for outcomes in (self.alone, self.beside):
+            plain = [each for each in outcomes if each.setting.policy is None]
+            if plain:
+                yield [row(each, Plain.of(*plain), own) for each in outcomes]
+
+
+Turn = tuple[bool, list[Setting]]
+"""(whether it runs alone, what runs together)."""
+
+
+def turns(only: Sequence[str] | None) -> list[Turn]:
+    """What runs when: those that run alone between two runs of ``AsyncOpenAI``, then pairs."""
+    plain = named(PLAIN)
+    alone = [s for s in ALONE if s is not plain and (only is None or s.name in only)]
+    pairs = [[s for s in pair if only is None or s.name in only] for pair in BESIDE]
+    found: list[Turn] = [(True, [s]) for s in alone]
+    if found or not any(pairs):
+        found = [(True, [plain]), *found, (True, [replace(plain, name=f"{PLAIN}, again")])]
+    if any(pairs):
+        pairs[0] = [replace(plain, name=f"{PLAIN}, beside"), *pairs[0]]
+    return [*found, *((False, pair) for pair in pairs if pair)]
 
 
 async def overloaded(
-    settings: Sequence[Setting], pace: str, asked: Sequence[Messages], own: Sequence[str], c: float
-) -> list[Row]:
-    """All settings at four times c."""
+    todo: Sequence[Turn], pace: str, asked: Sequence[Messages], c: float, found: Found
+) -> None:
+    """All settings at four times c, into ``found``."""
     moments = arrivals([OVERLOAD * c] * len(asked))
-    found: dict[str, Outcome] = {}
+    start, count = time.perf_counter(), sum(len(together) for _, together in todo)
+    done = 0
 
-    async def measure(setting: Setting) -> None:
+    async def measure(setting: Setting, into: list[Outcome]) -> None:
+        nonlocal done
         began = time.perf_counter()
         shown = progress(setting.name, len(asked))
         try:
             outcome = await run(setting, pace, asked, moments, CALM * c, shown)
         except Exception as error:  # noqa: BLE001 - the others' minutes are not lost for it
             say(f"  {setting.name}: broke off: {type(error).__name__}: {error}")
+            found.broken.append(setting.name)
             return
-        found[setting.name] = outcome
-        took = time.perf_counter() - began
-        say(f"  {setting.name}: {outcome.seconds:.1f} s (took {took:.0f} s)")
+        finally:
+            done += 1
+        into.append(outcome)
+        now = time.perf_counter()
+        say(
+            f"  {done}/{count} {setting.name}: {outcome.seconds:.1f} s for all answers (took "
+            f"{now - began:.0f} s; {(now - start) / 60:.1f} min so far)"
+        )
 
-    for together in _taking_turns(settings):
-        await asyncio.gather(*map(measure, together))
-    plain = found[settings[0].name]
-    return [row(found[s.name], plain, own) for s in settings if s.name in found]
-
-
-def _taking_turns(settings: Sequence[Setting]) -> list[list[Setting]]:
-    """Slow ones two at a time, the others alone."""
-    turns: list[list[Setting]] = []
-    for setting in settings:
-        if setting.slow and turns and len(turns[-1]) == 1 and turns[-1][0].slow:
-            turns[-1].append(setting)
-        else:
-            turns.append([setting])
-    return turns
+    for alone, together in todo:
+        into = found.alone if alone else found.beside
+        await asyncio.gather(*(measure(setting, into) for setting in together))
 
 
 async def risen(
@@ -109,76 +129,102 @@ async def risen(
     plain: Outcome | None = None
     before, after = [], []
     for setting in settings:
-        found = await run(
-            setting, pace, asked, moments, CALM * c, progress(setting.name, len(asked))
-        )
+        shown = progress(setting.name, len(asked))
+        found = await run(setting, pace, asked, moments, CALM * c, shown)
         plain = plain or found
-        first, second = (row(part, whole, texts) for part, whole, texts in (
-            (found.part(0, calm, moments), plain.part(0, calm, moments), own[:calm]),
-            (found.part(calm, None, moments), plain.part(calm, None, moments), own[calm:]),
-        ))  # fmt: skip
-        before.append(first)
-        after.append(second)
+        for rows, first, last in ((before, 0, calm), (after, calm, None)):
+            part, whole = (each.part(first, last, moments) for each in (found, plain))
+            rows.append(row(part, Plain.of(whole), own[first:last]))
         say(f"  {setting.name}: {found.seconds:.1f} s")
     return before, after
 
 
 async def main(options: argparse.Namespace) -> int:
     torch.set_num_threads(1)
+    os.environ["SPECROUTE_CACHE_DIR"] = ""  # No setting learns from the one before it.
     pace = f"tpot={options.tpot},rtt={options.rtt},prefill={options.prefill},load={options.load}"
-    only = [name.strip() for name in options.only.split(";")] if options.only else None
-    settings = SETTINGS if only is None else [named(name) for name in only]
-    rising = [s for s in settings if s.name in RISING] if options.rise else []
-    if settings[0].name != PLAIN:
-        settings = [named(PLAIN), *settings]
-    if rising and rising[0].name != PLAIN:
-        rising = [named(PLAIN), *rising]
+    only = [named(name.strip()).name for name in options.only.split(";")] if options.only else None
     asked = questions(options.requests)
-    say(f"{len(settings)} settings, {len(asked)} requests each")
-    answers = await truth(asked)
-    own = [answer.text for answer in answers]
+    answers = await truth(asked, progress("the target's own answers", len(asked)))
     prompt = statistics.mean(a.prompt_tokens for a in answers)
     length = statistics.mean(a.tokens for a in answers)
     c = capacity(Pace.parse(pace), prompt, length)
     about = (
         f"{len(asked)} requests (prompt {prompt:.0f}, answer {length:.0f} tokens on average), pace "
-        f"`{pace}`: c = {c:.2f} requests/s, arriving at {OVERLOAD * c:.2f}/s. Prices per million "
-        f"tokens, target: input {TARGET['input']:g}, cached {TARGET['cached_input']:g}, output "
-        f"{TARGET['output']:g}; draft 0.50, 0.05, 2.50."
+        f"`{pace}`: c = {c:.2f} requests/s, "
+    )
+    own = [answer.text for answer in answers]
+    if options.rise:
+        return await the_rise(options, pace, asked, own, c, only)
+    about += (
+        f"arriving at {OVERLOAD * c:.2f}/s. Prices per million tokens, target: input "
+        f"{TARGET['input']:g}, cached {TARGET['cached_input']:g}, output {TARGET['output']:g}; "
+        "draft 0.50, 0.05, 2.50."
     )
     say(about)
-    rows = await overloaded(settings, pace, asked, own, c)
-    lines, good = publish.criteria(rows)
-    broken = [setting.name for setting in settings if setting.name not in {r.name for r in rows}]
-    lines += [f"FAIL  {name}: it broke off" for name in broken]
-    good = good and not broken
-    shown = "\n".join(lines)
-    parts = [about, publish.table(rows), publish.work(rows), f"```text\n{shown}\n```"]
-    before: list[Row] = []
-    after: list[Row] = []
-    if rising:
-        count = len(asked) // 3
-        say(f"The load rises from {CALM * c:.2f}/s to {OVERLOAD * c:.2f}/s")
-        before, after = await risen(rising, pace, asked[:count], own[:count], c)
-        calm = count // 4
-        parts.append(
-            f"The rise: {calm} requests at {CALM * c:.2f}/s, then {count - calm} at "
-            f"{OVERLOAD * c:.2f}/s. Before:\n\n{publish.table(before, article=False)}\n\nAfter:\n\n"
-            f"{publish.table(after, article=False)}"
-        )
-    text = "\n\n".join(parts)
+    found, todo, cut = Found(), turns(only), False
+    try:
+        await overloaded(todo, pace, asked, c, found)
+    except asyncio.CancelledError:  # Ctrl-C: what is there isn't lost.
+        cut = True
+    groups = list(found.groups(own))
+    if not groups:
+        say("cut off before AsyncOpenAI's first run had ended: there is nothing to compare with")
+        return 1
+    lines, good = [], not found.broken and not cut
+    for rows in groups:
+        said, held = publish.criteria(rows)
+        lines += said
+        good = good and held
+    lines += [f"FAIL  {name}: it broke off" for name in found.broken]
+    if cut:
+        ran = len(found.alone) + len(found.beside)
+        lines.append(f"FAIL  cut off: {ran} of {sum(len(t) for _, t in todo)} runs")
+    parts = [about, *map(publish.table, groups), *map(publish.work, groups)]
+    text = "\n\n".join([*parts, "```text\n" + "\n".join(lines) + "\n```"])
+    every = [each for rows in groups for each in rows]
     if options.json:
-        found = {"overload": rows, "before": before, "after": after}
-        kept = {name: [asdict(r) for r in each] for name, each in found.items()}
-        print(json.dumps({"pace": pace, "capacity_rps": c, **kept}, indent=2))
+        print(json.dumps({"pace": pace, "capacity_rps": c, "overload": [asdict(r) for r in every]}))
     else:
         print(text)
     if options.write:
         picture = options.write.parent / "sale-day.png"
-        publish.plot(rows, picture)
+        publish.plot(every, picture)
         shown = f"![the three figures of every setting]({picture.name})"
         publish.write(options.write, "sale-day", f"{text}\n\n{shown}")
     return 0 if good else 1
+
+
+async def the_rise(
+    options: argparse.Namespace,
+    pace: str,
+    asked: Sequence[Messages],
+    own: Sequence[str],
+    c: float,
+    only: Sequence[str] | None,
+) -> int:
+    """Before and after: two tables, no criteria."""
+    names = [name for name in RISING if name == PLAIN or only is None or name in only]
+    count = len(asked) // 3
+    calm = count // 4
+    said = (
+        f"The rise, pace `{pace}`: {calm} requests at {CALM * c:.2f}/s, then {count - calm} at "
+        f"{OVERLOAD * c:.2f}/s."
+    )
+    say(said)
+    before, after = await risen([named(n) for n in names], pace, asked[:count], own[:count], c)
+    text = (
+        f"{said} Before:\n\n{publish.table(before, article=False)}\n\nAfter:\n\n"
+        f"{publish.table(after, article=False)}"
+    )
+    if options.json:
+        kept = {"before": [asdict(r) for r in before], "after": [asdict(r) for r in after]}
+        print(json.dumps({"pace": pace, "capacity_rps": c, **kept}))
+    else:
+        print(text)
+    if options.write:
+        publish.write(options.write, "sale-rise", text)
+    return 0
 
 
 if __name__ == "__main__":
@@ -189,7 +235,7 @@ if __name__ == "__main__":
     parser.add_argument("--prefill", default="20000", help="prompt tokens a second")
     parser.add_argument("--load", default="4ms", help="seconds a sequence adds to a step")
     parser.add_argument("--only", help="settings, separated by semicolons")
-    parser.add_argument("--no-rise", dest="rise", action="store_false", help="four times c only")
+    parser.add_argument("--rise", action="store_true", help="from two thirds of c to four times it")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", type=Path, help="the page to put the table and the plot into")
     sys.exit(asyncio.run(main(parser.parse_args())))

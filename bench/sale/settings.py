@@ -20,9 +20,6 @@ class Setting:
     draft: str = LOCAL
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further keys of the draft's table."""
-    slow: bool = False
-    """The target generates most of its answers: it takes minutes and little of this machine's
-    computing, so that two of them may run side by side."""
 
     @property
     def lossy(self) -> bool:
@@ -50,42 +47,50 @@ def _ratio(tau: float) -> dict[str, Any]:
 SURE = {"min_probability": 0.5}
 """A round's draft ends after a token that the draft gives less."""
 PLAIN = "AsyncOpenAI"
-SETTINGS = (
-    Setting(PLAIN, None, slow=True),
-    Setting("specroute, plain", _fixed(method="plain"), slow=True),
-    Setting("cascade", _fixed(method="cascade"), slow=True),
-    Setting("race", _fixed(method="race", exactness="heuristic"), FLEET, slow=True),
-    Setting("balanced", {"preset": "balanced"}),
+ALONE = (
+    Setting(PLAIN, None),
+    Setting("score K = 16, sure .5", _fixed(num_speculative_tokens=16), options=SURE),
     Setting("latency", {"preset": "latency"}),
+    Setting("balanced", {"preset": "balanced"}),
     Setting("cost", {"preset": "cost"}),
     Setting("balanced, sure .5", {"preset": "balanced"}, options=SURE),
     Setting("score K = 4", _fixed(num_speculative_tokens=4)),
+    Setting("score K = 8", _fixed(num_speculative_tokens=8)),
+    Setting("score K = 8, 2 in flight", _fixed(num_speculative_tokens=8, rounds_in_flight=2)),
     Setting("score K = 16", _fixed(num_speculative_tokens=16)),
-    Setting("score K = 16, sure .5", _fixed(num_speculative_tokens=16), options=SURE),
     Setting("score K = 64, sure .5", _fixed(num_speculative_tokens=64), options=SURE),
     Setting("score K = 16, fleet draft", _fixed(num_speculative_tokens=16), FLEET),
     Setting("ratio .9, K = 64, sure .5", _ratio(0.9), options=SURE),
+    Setting("ratio .3, K = 64, sure .5", _ratio(0.3), options=SURE),
     Setting("typical, K = 64, sure .5", _lossy("typical", num_speculative_tokens=64), options=SURE),
 )
-MORE = (
-    Setting("cascade, ratio .3", _lossy("ratio", tau=0.3, method="cascade"), slow=True),
-    Setting("score K = 16, n-gram draft", _fixed(num_speculative_tokens=16), NGRAM, slow=True),
-    Setting("score K = 8", _fixed(num_speculative_tokens=8)),
-    Setting("score K = 8, 2 in flight", _fixed(num_speculative_tokens=8, rounds_in_flight=2)),
-    Setting("ratio .3, K = 64, sure .5", _ratio(0.3), options=SURE),
-    Setting("score K = 32", _fixed(num_speculative_tokens=32)),
-    Setting("cascade, fleet draft", _fixed(method="cascade"), FLEET, slow=True),
-    Setting("judge", _fixed(method="judge", exactness="heuristic"), FLEET, slow=True),
+"""One at a time, each against ``AsyncOpenAI`` before and after all of them."""
+BESIDE = (
+    (Setting("specroute, plain", _fixed(method="plain")),),
+    (
+        Setting("cascade", _fixed(method="cascade")),
+        Setting("score K = 16, n-gram draft", _fixed(num_speculative_tokens=16), NGRAM),
+    ),
+    (
+        Setting("cascade, fleet draft", _fixed(method="cascade"), FLEET),
+        Setting("judge", _fixed(method="judge", exactness="heuristic"), FLEET),
+    ),
+    (
+        Setting("race", _fixed(method="race", exactness="heuristic"), FLEET),
+        Setting("cascade, ratio .3", _lossy("ratio", tau=0.3, method="cascade")),
+    ),
 )
-"""Only where they are asked for by name."""
+"""The target generates most of these answers: minutes of waiting and little computing. They run two
+at a time, the first of them beside ``AsyncOpenAI``, which all of them are compared with."""
+EVERY = (*ALONE, *(setting for pair in BESIDE for setting in pair))
 RISING = (PLAIN, "balanced", "latency", "score K = 64, sure .5")
 """Those that the rise of the load is run with."""
 
 
 def named(name: str) -> Setting:
     """``ValueError`` for one that there isn't."""
-    for setting in (*SETTINGS, *MORE):
+    for setting in EVERY:
         if setting.name == name:
             return setting
-    names = "; ".join(setting.name for setting in (*SETTINGS, *MORE))
+    names = "; ".join(setting.name for setting in EVERY)
     raise ValueError(f"no setting {name!r}: expected one of {names}")

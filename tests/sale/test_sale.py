@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from bench.sale import publish
-from bench.sale.judging import Row, figures, row, verdicts
+from bench.sale.__main__ import Found, turns
+from bench.sale.judging import Plain, Row, figures, row, verdicts
 from bench.sale.running import DRAFT, TARGET, Bill, Outcome, config
-from bench.sale.settings import MORE, PLAIN, RISING, SETTINGS, named
+from bench.sale.settings import ALONE, BESIDE, EVERY, PLAIN, RISING, named
 from bench.sale.traffic import Answer, arrivals, capacity
 from specroute.config import parse
 from specroute.policy.make import make_policy
@@ -32,7 +33,8 @@ def outcome(name: str, ttft: float, seconds: float, usd: float, **report: object
 def against(found: Outcome, own: tuple[str, str] = ("a", "b")) -> tuple[Row, Row]:
     """(its row, plain's)."""
     plain = outcome(PLAIN, 1.0, 100.0, 1.0)
-    return row(found, plain, own), row(plain, plain, own)
+    means = Plain.of(plain)
+    return row(found, means, own), row(plain, means, own)
 
 
 def test_changes_are_against_plain() -> None:
@@ -65,6 +67,51 @@ def test_one_that_only_passes_calls_on_need_not_be_earlier() -> None:
     """It sends the very same calls."""
     made, plain = against(outcome("specroute, plain", 1.1, 100.5, 1.0, exactness="exact"))
     assert [verdict.held for verdict in verdicts(made, plain)] == [True]
+
+
+@pytest.mark.parametrize(("seconds", "held"), [(105.9, True), (106.5, False)])
+def test_what_plain_differs_by_itself_is_no_loss(seconds: float, held: bool) -> None:
+    """Two runs of 100 and 104 s: 4 % less than their mean isn't told from it, 5 % is."""
+    runs = [outcome(PLAIN, 1.0, took, 1.0) for took in (100.0, 104.0)]
+    made = row(outcome("cost", 0.9, seconds, 1.0, drafted=8), Plain.of(*runs), ("a", "b"))
+    assert made.same == pytest.approx(4)
+    assert verdicts(made, made)[1].held is held
+
+
+def test_every_row_is_compared_with_plain_under_its_own_conditions() -> None:
+    """Those that ran in pairs with the AsyncOpenAI that did; without one they are no rows."""
+    beside = replace(named(PLAIN), name="AsyncOpenAI, beside")
+    found = Found(
+        [outcome(PLAIN, 1.0, 100.0, 1.0), outcome("cost", 1.0, 50.0, 1.0, drafted=1)],
+        [
+            replace(outcome(PLAIN, 1.0, 150.0, 1.0), setting=beside),
+            outcome("cascade", 1.0, 100.0, 1.0, drafted=1),
+        ],
+    )
+    alone, pairs = found.groups(("a", "b"))
+    assert [r.throughput for r in alone] == pytest.approx([0, 100])
+    assert [r.throughput for r in pairs] == pytest.approx([0, 50])
+    assert len(list(Found(beside=found.beside[1:]).groups(("a", "b")))) == 0
+
+
+def test_every_setting_has_one_turn() -> None:
+    """The first and the last that run alone are AsyncOpenAI's, and one runs beside another."""
+    every = turns(None)
+    names = [setting.name for _, together in every for setting in together]
+    assert len(set(names)) == len(names)
+    assert set(names) >= {setting.name for setting in EVERY}
+    alone = [together[0].name for lone, together in every if lone]
+    assert (alone[0], alone[-1]) == (PLAIN, "AsyncOpenAI, again")
+    assert len(alone) == len(ALONE) + 1
+    pairs = [len(together) for lone, together in every if not lone]
+    assert pairs == [2] * len(BESIDE)
+
+
+def test_some_settings_come_with_their_own_plain() -> None:
+    """Whichever were asked for."""
+    some = [[s.name for s in together] for _, together in turns(["cost", "judge"])]
+    assert some == [[PLAIN], ["cost"], ["AsyncOpenAI, again"], ["AsyncOpenAI, beside"], ["judge"]]
+    assert [alone for alone, _ in turns(["judge"])] == [False, False]
 
 
 def test_a_lossy_setting_is_held_to_the_article_where_it_agrees() -> None:
@@ -125,7 +172,7 @@ def test_moments_are_the_same_for_all_settings() -> None:
     assert moments[-1] - moments[399] == pytest.approx(400 / 12, rel=0.15)
 
 
-@pytest.mark.parametrize("setting", [*SETTINGS[1:], *MORE], ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", EVERY[1:], ids=lambda setting: setting.name)
 def test_every_setting_is_a_config(setting: object) -> None:
     """And its policy can be made."""
     made = parse(config("http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1", setting))  # type: ignore[arg-type]
