@@ -17,13 +17,15 @@ from specroute.types import Attempt, Usage
 class Entry:
     """One open line of the book; fill in ``usage`` and ``request_id`` as they become known."""
 
-    __slots__ = ("beyond", "estimated", "request_id", "sends", "usage")
+    __slots__ = ("beyond", "drafted", "estimated", "request_id", "sends", "usage")
 
     def __init__(self) -> None:
         self.usage = Usage()
         self.request_id: str | None = None
         self.estimated = False
         """True: the usage was counted here because the server's own count never came."""
+        self.drafted = 0
+        """Of the prompt, the tokens of a draft."""
         self.beyond: int | None = None
         """Of a call whose prompt was the request's own and the answer's beginning: about how many
         tokens of that. Its prompt can be counted once the request's own is known."""
@@ -76,6 +78,7 @@ class Book:
                     usage=entry.usage,
                     request_id=entry.request_id,
                     estimated=entry.estimated,
+                    drafted=entry.drafted,
                 )
             )
 

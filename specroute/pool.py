@@ -333,6 +333,7 @@ class Pool:
         for how in (Judge.ARGMAX, Judge.RULES) if evidence else ():
             context = scored.usage.prompt_tokens or 0
             self.measurements.verify_time(name, how, scored.seconds, context=context, at=at)
+        self.measurements.read_again(name, scored, at)
         if target.learned.sampler is not None:
             self.measurements.verify_time(name, Judge.DRAWS, calls[-1].seconds, at=at)
         steps = (generated.usage.completion_tokens or 1) - 1

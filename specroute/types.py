@@ -121,6 +121,8 @@ class Attempt:
     estimated: bool = False
     """True: tokens were counted here, because the server's own count never came (a stream that was
     ended early shows none)."""
+    drafted: int = 0
+    """Of a scoring request's prompt, the tokens of the draft: new to every cache."""
 
 
 @dataclass(frozen=True, slots=True)

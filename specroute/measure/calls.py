@@ -51,7 +51,8 @@ class Calls(Files):
         """One request's calls that left for providers: what failed, what was refused, what was
         cached. Its first scoring request finds no more in a cache than a plain call would, so it
         counts as one; a stream that takes over finds what the scoring requests have left there, as
-        another of them would."""
+        another of them would. A draft is new to every cache and paid for as such: the share is of
+        what goes before it."""
         first = True
         for attempt in attempts:
             if attempt.outcome in ("cancelled", "abandoned"):
@@ -62,9 +63,19 @@ class Calls(Files):
                     purpose, first = "plain", False
                 elif purpose == "handover":
                     purpose = "score"
-                part = min(1.0, usage.cached_tokens / usage.prompt_tokens)
+                known = max(usage.prompt_tokens - attempt.drafted, 1)
+                part = min(1.0, usage.cached_tokens / known)
             blocks = (usage.prompt_tokens or 0) / _BLOCK
             self.called(attempt.target, attempt.outcome, purpose, part, blocks, at)
+
+    def read_again(self, target: str, scored: Attempt, at: float = 0.0) -> None:
+        """A scoring request whose context the server had just read: calibration's, as a rule the
+        first there is. What it shows as cached tells that a round's context will be, too, so that
+        rounds have a price before any was made; nothing tells no more than that it was short."""
+        usage, known = scored.usage, (scored.usage.prompt_tokens or 0) - scored.drafted
+        if usage.cached_tokens and known > 0:
+            part = min(1.0, usage.cached_tokens / known)
+            self.called(target, "ok", "score", part, known / _BLOCK, at)
 
     def called(
         self,

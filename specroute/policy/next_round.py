@@ -92,7 +92,7 @@ def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds
             draft_s=view.draft_s,
         )
         best = best if flight is None else flight.run
-    ttft_s, tpot_s = plain_pace(snapshot)
+    ttft_s, tpot_s = plain_pace_now(snapshot)
     if trial and view.rounds < tries and plan is not None:
         return limit
     if tpot_s is None or view.rounds < tries:
@@ -118,6 +118,16 @@ def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds
     return 0 if (ours - theirs) * left > again else max(best.k, 1)
 
 
+def plain_pace_now(snapshot: Snapshot) -> tuple[float | None, float | None]:
+    """(TTFT, TPOT) of a plain stream that began now. The figures are of when the request began;
+    among others the pace of their streams has moved on since, with their number."""
+    ttft_s, tpot_s = plain_pace(snapshot)
+    now = snapshot.crowd.tpot_s
+    if tpot_s is None or now is None or snapshot.crowd.others < 1:
+        return ttft_s, tpot_s
+    return ttft_s, max(tpot_s, now)
+
+
 def behind(view: RoundView, snapshot: Snapshot, times: float) -> bool:
     """Whether a request is so late that a plain call would long have brought what it has: by
     ``times`` plain's seconds for that, and by a share of the whole and of what it was to save: the
@@ -125,8 +135,10 @@ def behind(view: RoundView, snapshot: Snapshot, times: float) -> bool:
     (and cheaper) may be as late as it was said to be."""
     plan, pace = view.plan, snapshot.pace
     ttft_s, tpot_s = plain_pace(snapshot)
-    if plan is None or tpot_s is None or not view.seconds:
+    _, now = plain_pace_now(snapshot)
+    if plan is None or tpot_s is None or now is None or not view.seconds:
         return False
+    tpot_s = (tpot_s + now) / 2  # A stream would have slowed down as the crowd grew.
     start = ttft_s or 0.0
     seconds = view.seconds
     if plan.depth > 1:

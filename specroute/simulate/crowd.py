@@ -279,7 +279,7 @@ class _Request:
         again = not self.among.rush.server.rereads and bool(self.sent)
         prompt = self.among.rush.prompt + self.at
         usage = Usage(prompt + drafted, 1, prompt if again else 0)
-        self.calls.append(Attempt(TARGET, purpose, "ok", 0.0, usage))
+        self.calls.append(Attempt(TARGET, purpose, "ok", 0.0, usage, drafted=drafted))
         if purpose == "score" and self.sent:
             self.crowd.reread(0.0 if again else 1.0)
 

@@ -47,8 +47,9 @@ async def score(
     dialect, form = using
     ask = ask_of(target, form, prompt, committed, draft, logprobs, sampling)
     request = dialect.request(ask)
-    sends = None
+    sends, drafted = None, len(draft)
     if isinstance(draft, str):
+        drafted = len(draft) // 4
         sends = (len(committed.text) + len(draft)) // 4
     elif committed.ids is not None:
         sends = len(committed.ids) + len(draft)
@@ -59,7 +60,7 @@ async def score(
     if seat is not None:
         try:
             with book.attempt(place, purpose) as entry:
-                entry.sends = sends
+                entry.sends, entry.drafted = sends, drafted
                 try:
                     data, reply = await seat.reply(target.ref.provider)
                 except LeftOut as left:
@@ -71,7 +72,7 @@ async def score(
         except BadEvidence as error:
             target.joint.distrust(str(error))
     with book.attempt(place, purpose) as entry:
-        entry.sends = sends
+        entry.sends, entry.drafted = sends, drafted
         reply = await target.http.post_json(
             request.path,
             request.payload,

@@ -148,6 +148,36 @@ def test_calls_tell_of_failures_refusals_and_cached_input() -> None:
     assert found.round_cached.mean < 0.1
 
 
+def test_a_draft_is_no_part_of_what_could_be_cached() -> None:
+    """A round of 16 drafted tokens after 150 that are all cached: it is billed so, and they are
+    counted as new input by themselves."""
+    seen = Measurements()
+    first = Attempt("t", "score", "ok", 1.0, Usage(166, 1, 0), drafted=16)
+    further = Attempt("t", "score", "ok", 1.0, Usage(166, 1, 150), drafted=16)
+    for _ in range(10):
+        seen.attempted([first, *[further] * 5])
+    found = seen.snapshot("t", "d", A)
+    assert found.round_cached is not None
+    assert found.round_cached.mean > 0.98
+
+
+def test_calibration_shows_that_rounds_will_be_cached() -> None:
+    """It scores what the server has just generated. Where nothing was cached it says nothing: the
+    context is too short for many servers' caches. Real rounds soon count for more."""
+    seen = Measurements()
+    seen.read_again("t", Attempt("t", "calibrate", "ok", 0.1, Usage(44, 1, 0), drafted=11))
+    assert seen.snapshot("t", "d", A).round_cached is None
+    seen.read_again("t", Attempt("t", "calibrate", "ok", 0.1, Usage(44, 1, 32), drafted=11))
+    known = seen.snapshot("t", "d", A).round_cached
+    assert known is not None
+    assert known.mean > 0.6
+    for _ in range(10):
+        seen.attempted([Attempt("t", "score", "ok", 0.1, Usage(500, 1, 0)) for _ in range(4)])
+    found = seen.snapshot("t", "d", A).round_cached
+    assert found is not None
+    assert found.mean < 0.1
+
+
 def test_a_first_draft_reads_the_prompt() -> None:
     """What it takes beyond its tokens' own time, by the prompt's length."""
     seen = Measurements()

@@ -9,6 +9,7 @@ import pytest
 
 from specroute.candidates import PLAIN, Candidate, Candidates
 from specroute.measure import Acceptance
+from specroute.measure.crowd import Crowd
 from specroute.policy.account import Account
 from specroute.policy.adaptive import Adaptive
 from specroute.policy.base import Ask, Forecast, Plan, RoundView
@@ -54,6 +55,15 @@ def seen(plan: Plan, seconds: float, committed: int = 20, rounds: int = 4) -> Ro
 def test_a_request_that_is_late_is_left_to_a_plain_stream(view: RoundView, goes_on: bool) -> None:
     """Though by the figures its rounds are three times as fast as plain."""
     assert (Adaptive().next_k(view, figures()) > 0) == goes_on
+
+
+def test_a_crowd_has_slowed_plain_streams_down_as_well() -> None:
+    """What plain would have taken is by its pace then and now: as late as this a request was left
+    to a stream when nobody else was there; now streams take .2 s a token."""
+    view = seen(score(3.8), 1.9)
+    assert Adaptive().next_k(view, figures()) == 0
+    crowd = Crowd("t", others=20, tpot_s=0.2)
+    assert Adaptive().next_k(view, replace(figures(), crowd=crowd)) > 0
 
 
 def test_rounds_in_flight_are_not_late_yet() -> None:
