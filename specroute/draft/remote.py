@@ -3,14 +3,15 @@
 Knows how to ask (``/completions`` for a text prompt, chat with the committed text as prefill for a
 chat) and how to read the answer. Deliberately knows no HTTP: it is given a function that posts.
 Drafts are text, greedy, and become ids of the target's vocabulary where that is known: any id
-sequence is a valid draft, its q a point mass.
+sequence is a valid draft, its q a point mass. A model that speaks that vocabulary is asked by ids
+(``by_ids``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +20,7 @@ from specroute.alignment import TextStream, split_trailing_space
 from specroute.crossing import said_after, unfinished
 from specroute.draft.backoff import Backoff
 from specroute.draft.base import Committed, Prompt, Proposal
+from specroute.draft.by_ids import Drafted, IdDrafts, NotByIds
 from specroute.draft.ngram import split_pieces
 from specroute.errors import DraftError, LimitReached, ProviderError
 from specroute.http.deadline import Deadline
@@ -28,6 +30,7 @@ from specroute.types import Usage
 from specroute.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from specroute.config.values import Timeouts
     from specroute.http.client import HttpClient
 
 RETRY = (10.0, 300.0)
@@ -68,7 +71,25 @@ def remote_drafter(
                 yield event.data
 
     capabilities = capabilities_for(load_profile(provider.profile), provider, model)
-    return RemoteDrafter(name, model, post, capabilities, continued, stream=stream)
+    by_ids = IdDrafts(name, model, capabilities, _Calls(http, timeouts, model, post))
+    return RemoteDrafter(name, model, post, capabilities, continued, stream=stream, by_ids=by_ids)
+
+
+class _Calls:
+    """Calls for drafts by ids, over a provider's client."""
+
+    def __init__(self, http: HttpClient, timeouts: Timeouts, model: str, post: Post) -> None:
+        self._http, self._timeouts, self._model, self.post = http, timeouts, model, post
+
+    async def tokenize(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        deadline = Deadline(self._timeouts)
+        reply = await self._http.post_json(
+            "/tokenize", payload, deadline, root=True, purpose="render"
+        )
+        return reply.data
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[Any] | None:
+        return self._http.supervisor.spawn(work, name="joint draft", apart=True)
 
 
 class RemoteDrafter:
@@ -85,8 +106,10 @@ class RemoteDrafter:
         continued: Continued | None = None,
         clock: Callable[[], float] = time.monotonic,
         stream: Stream | None = None,
+        by_ids: IdDrafts | None = None,
     ) -> None:
         self.stream = stream
+        self.by_ids = by_ids
         self.name, self.model = name, model
         self.post, self.capabilities = post, capabilities
         self.continued = continued if capabilities.prefill else None
@@ -104,7 +127,10 @@ class RemoteDrafter:
             )
         if target_vocabulary is not None:
             await asyncio.to_thread(lambda: target_vocabulary.tokens)  # made once, off the loop
-        return RemoteSession(self, prompt, target_vocabulary)
+        ids = self.by_ids if target_vocabulary is not None else None
+        if ids is not None and target_vocabulary is not None:
+            ids = ids if await ids.speaks(prompt, target_vocabulary) else None
+        return RemoteSession(self, prompt, target_vocabulary, ids)
 
     async def aclose(self) -> None:
         """Nothing to free: the client belongs to whoever gave it."""
@@ -114,8 +140,13 @@ class RemoteSession:
     """One request's drafting, and what was drafted ahead."""
 
     def __init__(
-        self, drafter: RemoteDrafter, prompt: Prompt, vocabulary: Vocabulary | None
+        self,
+        drafter: RemoteDrafter,
+        prompt: Prompt,
+        vocabulary: Vocabulary | None,
+        by_ids: IdDrafts | None = None,
     ) -> None:
+        self._by_ids = by_ids
         self._drafter, self._prompt, self._vocabulary = drafter, prompt, vocabulary
         self._whole: str | None = None
         """The answer as drafted from its start, where that is all the provider can do."""
@@ -125,6 +156,9 @@ class RemoteSession:
         began = time.perf_counter()
         if k < 1:
             return Proposal("")
+        drafted = await self._drafted(committed, k)
+        if drafted is not None:
+            return self._in_ids(drafted, committed, k, began)
         usage: Usage | None = None
         ended = False
         if self._prompt.messages is not None and self._drafter.continued is None:
@@ -190,6 +224,37 @@ class RemoteSession:
 
     async def aclose(self) -> None:
         self._whole = None
+
+    async def _drafted(self, committed: Committed, k: int) -> Drafted | None:
+        """The draft by ids; ``None``: to be asked for by text."""
+        drafter, prompt = self._drafter, self._prompt.ids
+        if self._by_ids is None or prompt is None or committed.ids is None:
+            return None
+        drafter.backoff.check()
+        try:
+            drafted = await self._by_ids.ask((*prompt, *committed.ids), k)
+        except NotByIds:
+            self._by_ids = None
+            return None
+        except LimitReached as error:
+            raise DraftError(f"draft {drafter.name!r} was not asked: {error}") from error
+        except ProviderError as error:
+            raise drafter.backoff.failed(f"draft {drafter.name!r} failed: {error}") from error
+        drafter.backoff.succeeded()
+        return drafted
+
+    def _in_ids(self, drafted: Drafted, committed: Committed, k: int, began: float) -> Proposal:
+        vocabulary = self._vocabulary
+        assert vocabulary is not None and committed.ids is not None
+        ids = drafted.ids
+        if ids is None:
+            ids = in_context(vocabulary, committed.ids, drafted.text)
+        ids = ids[:k]
+        end = next((i for i, token in enumerate(ids) if token in vocabulary.eos_ids), None)
+        ids = ids if end is None else ids[: end + 1]
+        text = TextStream(vocabulary.decode).push(ids)
+        seconds = time.perf_counter() - began
+        return Proposal(text, ids, None, end is not None, seconds, drafted.usage)
 
     def _rest(self, committed: str) -> str:
         """What the draft from the start says after ``committed``; nothing once they differ."""
