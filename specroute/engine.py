@@ -34,6 +34,8 @@ async def speculate(session: Session) -> AsyncGenerator[Delta]:
     """
     method = session.plan.method
     while True:
+        if method is Method.PLAIN:
+            session.member.end()
         try:
             async with aclosing(METHODS[method](session)) as events:
                 async for event in events:

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from specroute.acceptance import Drawn, Lossy, Request, Server
+from specroute.answer import Delta
 from specroute.candidates import Judge
 from specroute.context import Committed
 from specroute.continuing import Continuing
@@ -22,10 +23,11 @@ from specroute.draft.base import Distribution, Drafter, DraftSession, Proposal
 from specroute.draft.whole import some as some_draft
 from specroute.draft.whole import whole as whole_draft
 from specroute.errors import DraftError, LimitReached, ProviderError, StatusError
-from specroute.events import RoundDone
+from specroute.events import Commit, RoundDone
 from specroute.http.deadline import Deadline
 from specroute.ledger import Price
 from specroute.measure import Measurements, Snapshot
+from specroute.measure.together import Member, alone
 from specroute.meter import Meter
 from specroute.policy.base import Plan, Policy, RoundView
 from specroute.policy.checked import checked_k
@@ -106,6 +108,8 @@ class Session(Continuing):
     """Lanes may follow words that only resemble the draft's (``match = "loose"``)."""
     redrawn: str | None = None
     """Why the answer is biased, whoever goes on with it."""
+    member: Member = field(default_factory=alone)
+    """It among the requests that follow the same plan."""
     clock: Callable[[], float] = perf_counter
     tally: Tally = field(default_factory=Tally)
     _drafting: dict[str, DraftSession] = field(default_factory=dict)
@@ -416,6 +420,14 @@ class Session(Continuing):
         if isinstance(error, LimitReached):
             return
         self.target.learned.rest(self.deadline.clock(), f"a call failed lately: {error}")
+
+    def apply(self, commit: Commit) -> Delta:
+        """As :meth:`Continuing.apply`; what was planned is measured by it."""
+        before = self.answer.tokens
+        # A dataclass with slots is made anew: super() would not find itself.
+        delta = Continuing.apply(self, commit)
+        self.member.brought(self.answer.tokens - before)
+        return delta
 
     def round(self, done: RoundDone) -> None:
         """Enter one round into the tally and the measurements."""

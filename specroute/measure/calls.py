@@ -5,10 +5,12 @@ Knows no pace and no draft.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from specroute.measure.files import MOST_CLASSES, Files, make_room
+from specroute.measure.kinds import Doing
 from specroute.measure.level import Share
+from specroute.measure.together import NOBODY_ELSE, Due, Member, Room, Together
 from specroute.types import Attempt
 
 _BLOCK = 16
@@ -46,6 +48,32 @@ class Calls(Files):
     def others(self, target: str) -> int:
         """Requests under way at ``target`` beside the one that asks."""
         return max(self.targets[target].in_flight - 1, 0)
+
+    def room(self, target: str, doing: Doing, now: float) -> Room:
+        """How many requests at ``target`` follow a plan now, and how many were seen to win by it
+        together."""
+        found = self.targets[target].together.get(doing)
+        return NOBODY_ELSE if found is None else found.room(now)
+
+    def joins(
+        self,
+        target: str,
+        doing: Doing,
+        clock: Callable[[], float],
+        due: Due,
+        waited: Callable[[], float] = float,
+    ) -> Member:
+        """A request at ``target`` follows a plan from now on; as :meth:`Together.joins`."""
+        together = self.targets[target].together
+        found = together.get(doing)
+        if found is None:
+            found = together[doing] = Together()
+        return found.joins(clock, due, waited)
+
+    def tried_now(self, target: str, drafter: str) -> bool:
+        """Whether some request at ``target`` uses ``drafter``."""
+        together = self.targets[target].together
+        return any(each.busy for doing, each in together.items() if doing[2] == drafter)
 
     def attempted(self, attempts: Iterable[Attempt], at: float = 0.0) -> None:
         """One request's calls that left for providers: what failed, what was refused, what was

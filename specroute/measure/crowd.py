@@ -234,6 +234,11 @@ class Crowding:
 
     # --- reading ----------------------------------------------------------------------------
 
+    @property
+    def others(self) -> int:
+        """Requests under way beside one that asks."""
+        return max(self._counts[0] - 1, 0)
+
     def mark(self, now: float) -> tuple[float, float]:
         """To tell later how many others were under way since."""
         self._move(now, 3, 0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from specroute.measure.acceptance import NO_EVIDENCE, Acceptance
 from specroute.measure.crowd import NOBODY, Crowd
 from specroute.measure.estimate import Estimate, Law
+from specroute.measure.together import NOBODY_ELSE, Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ class Snapshot:
     """Other requests of this client now under way at the target."""
     crowd: Crowd = NOBODY
     """Those requests, and what each costs the others."""
+    room: Room = NOBODY_ELSE
+    """Requests that follow this plan at the target now, and how many won by it together."""
     prompt_tokens: int = 0
     """Of this request, about."""
     by_temperature: tuple[tuple[float, Acceptance], ...] = ()

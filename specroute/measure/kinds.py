@@ -11,6 +11,10 @@ from specroute.measure.drafting import Drafting
 from specroute.measure.estimate import Law
 from specroute.measure.level import Factor, Frequency, Length, Level, Mean, Share
 from specroute.measure.regression import Regression
+from specroute.measure.together import Together
+
+Doing = tuple[str | None, str, str | None]
+"""What is done together: another target it is left to, the method, the drafter."""
 
 
 def _round_law() -> Regression:
@@ -41,6 +45,7 @@ class Target:
         "in_flight",
         "limited",
         "seen_at",
+        "together",
         "tpot",
         "ttft",
     )
@@ -55,11 +60,14 @@ class Target:
         self.beside: tuple[str, Law] | None = None
         """How rounds were judged then, and what they took."""
         self.crowd = Crowding(self.tpot)
+        self.together: dict[Doing, Together] = {}
+        """Of each plan, those who follow it at the same time."""
         self.seen_at = 0.0
 
     def goes_on(self, before: Target) -> None:
         """Take the place of ``before``, whose requests are still under way."""
         self.in_flight, self.crowd = before.in_flight, before.crowd
+        self.together = before.together
         self.crowd.pace = self.tpot
 
 

@@ -17,10 +17,11 @@ from specroute.acceptance import Lossy
 from specroute.candidates import PLAIN, Candidate, Candidates
 from specroute.measure import Snapshot
 from specroute.measure.crowd import Crowd
+from specroute.measure.together import Room
 from specroute.policy.account import Account, Settled
 from specroute.policy.base import Ask, Figures, Plan, RoundView
 from specroute.policy.chance import drawn, drawn_pace
-from specroute.policy.crowd import gain_of_all
+from specroute.policy.crowd import gain_of_all, joins
 from specroute.policy.forecasts import FORECASTS
 from specroute.policy.next_round import next_k
 from specroute.policy.objective import Forecast, Objective
@@ -189,6 +190,8 @@ class Adaptive:
             offer, objective = found
             j = self.objective.j(offer.forecast)
             gain, said = plain_j / j, _loses(candidate, plain_j / j)
+            if not joins(seen.room):
+                return gain, _full(candidate, gain, seen.room)
             last = account.last == (candidate.target, candidate.method, candidate.drafter)
             of_all = self._gain_of_all(offer, yardstick, ask.answer_tokens(seen))
             if of_all < (_OF_ALL[0] if last else _OF_ALL[1]) and gain > 1:
@@ -204,7 +207,7 @@ class Adaptive:
                     sort = min(self._drawn_j(candidate, seen, ask, plain, rng), 2 * j)
                 sort *= _STICK if last else 1.0
                 return _Choice(sort, candidate, offer, objective, j, gain)
-        elif found.limit in HARD or hopeless(found, seen):
+        elif found.limit in HARD or hopeless(found, seen) or not joins(seen.room):
             return gain, said
         if risk > 0 and account.trying:
             said = f"{said or _named(candidate)}; nothing is tried out now: {account.trying}"
@@ -395,6 +398,13 @@ def _lowers(candidate: Candidate, own: float, of_all: float) -> str:
     return (
         f"{_named(candidate)} would answer this at {own:.2f} times the plain pace, and all of them "
         f"at {of_all:.2f} times"
+    )
+
+
+def _full(candidate: Candidate, gain: float, room: Room) -> str:
+    return (
+        f"{_named(candidate)} is predicted at {gain:.2f} times the plain pace, but {room.others} "
+        f"requests do so now, and no more than {room.proven:.0f} at a time have been seen to win"
     )
 
 

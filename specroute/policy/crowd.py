@@ -21,7 +21,17 @@ Where rounds are in lockstep and drafting is free, that is DSpark's hardware-awa
 last one admitted has S > Θ·Δ(step time), the same threshold for all. Each request can work that
 out alone from two slopes that are measured (``measure.crowd``), so nothing is scheduled and nobody
 waits: a request that isn't to speculate is a plain call at once. With nobody else there Ω = 0 and
-the rule is the one of a single request (``forecast.best_round``). Pure.
+the rule is the one of a single request (``forecast.best_round``).
+
+All of that rests on figures, and figures on the load at which they were taken. So no more than
+twice as many requests follow a plan at the same time as have been seen to win by it together
+(``measure.together``). Whatever they share, the client's own event loop, a drafter, the target,
+serves a round each in T(m) seconds when m are there. Where it serves them in turn, T(m) = max(T(1),
+m·c), so that T(2m) <= 2·T(m): a doubling makes those who follow the plan at most twice as late, for
+about one round each, and then it is seen; a crowd that is let in at once is m times as late for
+whole answers. From A_FEW to n takes log2(n / A_FEW) times about a round. A number at which they
+lost is neared by a tenth at a time. This is the slow start and the congestion avoidance of TCP
+(Jacobson, SIGCOMM 1988; RFC 5681), with answers in the place of acknowledgements. Pure.
 """
 
 from __future__ import annotations
@@ -30,6 +40,14 @@ from dataclasses import dataclass
 
 from specroute.measure import Snapshot
 from specroute.measure.crowd import WAITS, Crowd
+from specroute.measure.together import Room
+
+TIMES = 2.0
+"""How many times as many requests as were seen to win by a plan together may follow it,"""
+STEP = 1.1
+"""and how many times as many near a number that was seen to lose."""
+A_FEW = 4
+"""So many always may: what they can lose isn't worth holding back a small client for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +129,13 @@ def gain_of_all(tokens: float, plain_j: float, plain_lost: float, j: float, lost
     worth = max(tokens - plain_lost, 0.0) / plain_j
     with_it = worth * j + lost
     return (worth * plain_j + plain_lost) / with_it if with_it > 0 else float("inf")
+
+
+def joins(room: Room) -> bool:
+    """Whether one more may follow a plan at the same time as those who do so already."""
+    return room.others + 1 <= max(A_FEW, most_together(room))
+
+
+def most_together(room: Room) -> float:
+    """How many may follow a plan at the same time, by what was seen of those who did."""
+    return min(TIMES * room.proven, max(STEP * room.proven, room.lost / TIMES))

@@ -23,6 +23,7 @@ from specroute.policy.forecast import plain_call
 from specroute.simulate.stepping import Clock, Sequence, Stepping
 from specroute.simulate.world import runs_of
 from specroute.speculation.planning import Chosen
+from specroute.speculation.reckoning import Reckoning
 from specroute.types import Attempt, Exactness, Method, Usage
 
 TARGET, DRAFTER, TRAFFIC, HOW = "sim:target", "draft", "", "argmax"
@@ -154,6 +155,8 @@ class Crowded:
 
     def figures(self, candidate: Candidate, prompt: int) -> Snapshot:
         """What a policy sees."""
+        doing = candidate.target, candidate.method, candidate.drafter
+        room = self.seen.room(TARGET, doing, self.clock.now)
         score = candidate.method is Method.SCORE
         found = self.seen.snapshot(
             TARGET,
@@ -162,7 +165,8 @@ class Crowded:
             HOW if score else "plain",
             prompt_tokens=prompt,
         )
-        return replace(found, context=prompt, crowd=NOBODY if self.alone else found.crowd)
+        found = replace(found, context=prompt)
+        return replace(found, crowd=NOBODY) if self.alone else replace(found, room=room)
 
 
 class _Request:
@@ -197,13 +201,19 @@ class _Request:
         if self.plan.trial or self.plan.yardstick or self.plan.strays:
             self.ended = among.chosen.begin(key, self.plan)
         tried = self.plan.method is Method.SCORE
-        among.seen.planned(TARGET, DRAFTER, TRAFFIC, tried=tried, how=HOW)
+        if tried or not among.seen.tried_now(TARGET, DRAFTER):
+            among.seen.planned(TARGET, DRAFTER, TRAFFIC, tried=tried, how=HOW)
         if tried:
+            self.reckoning = Reckoning(self.plan, lambda: known[PLAIN], rush.prompt)
+            self.member = among.seen.joins(TARGET, self.plan.key, self.now, self.due)
             self.snapshot = known[SCORE]
             self.crowd.speculates(self.now(), True)
             self.next_round()
         else:
             self.stream()
+
+    def due(self, tokens: int, first: bool) -> float | None:
+        return self.reckoning.due(tokens, first, self.crowd.others)
 
     # --- rounds -----------------------------------------------------------------------------
 
@@ -223,6 +233,7 @@ class _Request:
         if k <= 0 and left > 1:
             self.crowd.speculates(self.now(), False)
             self.over()
+            self.member.end()
             self.stream()
             return
         self.drafting_at = self.now()
@@ -267,9 +278,11 @@ class _Request:
         self.read(k, "score")
         self.last = (k, accepted)
         self.sent, self.at = self.sent + 1, self.at + accepted + 1
+        self.member.brought(accepted + 1)
         if self.at >= rush.tokens:
             self.crowd.speculates(self.now(), False)
             self.over()
+            self.member.end()
             self.answered()
         else:
             self.next_round()

@@ -173,7 +173,9 @@ class Planning:
                 str(target.ref), candidate.drafter or "", traffic, how, prompt_tokens=context
             )
             each = candidate.method is Method.SCORE and options.judge is Judge.DRAWS
-            found = replace(found, context=context, prompt_per_token=each)
+            doing = candidate.target, candidate.method, candidate.drafter
+            room = self._measurements.room(str(target.ref), doing, perf_counter())
+            found = replace(found, context=context, prompt_per_token=each, room=room)
             return self._pool.draft_priced(priced(found, price), candidate.drafter)
 
         key = (str(target.ref), traffic)
@@ -200,7 +202,8 @@ class Planning:
         how = measured_as(Method.SCORE, options.judge)
         for name in model.drafts:
             tried = plan.method is not Method.PLAIN and plan.drafter == name
-            self._measurements.planned(str(target.ref), name, traffic, tried=tried, how=how)
+            if tried or not self._measurements.tried_now(str(target.ref), name):
+                self._measurements.planned(str(target.ref), name, traffic, tried=tried, how=how)
         if plan.plain is not None and plan.predicted is not None:
             handle.update(
                 predicted_s=plan.predicted.seconds,
@@ -212,6 +215,15 @@ class Planning:
         mark = crowd.mark(perf_counter())
         reckoning = Reckoning(plan, lambda: figures(PLAIN), context)
         reckoning.beside = lambda: crowd.others_since(mark, perf_counter())
+        if plan.method is not Method.PLAIN:
+            reckoning.member = self._measurements.joins(
+                str(target.ref),
+                plan.key,
+                perf_counter,
+                lambda tokens, first: reckoning.due(tokens, first, crowd.others),
+                lambda: reckoning.beyond_s(),
+            )
+            handle.on_finish(reckoning.member.end)
         handle.amend = reckoning.instead
         if isinstance(chosen.policy, Accounting):
             handle.on_finish(lambda report: self._settle(report, chosen, reckoning, key))

@@ -8,11 +8,12 @@ doing. Keeps no accounts (``planning`` does).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from specroute.measure import Snapshot
+from specroute.measure.together import Member, alone
 from specroute.policy.base import Forecast, Plan
-from specroute.policy.forecast import plain_call
+from specroute.policy.forecast import plain_call, plain_pace
 from specroute.types import Report
 
 _NO_FAULT = ("ok", "cancelled", "abandoned")
@@ -32,6 +33,19 @@ class Reckoning:
     """Other requests under way at the target meanwhile, the mean over its time."""
     beyond_s: Callable[[], float] = lambda: 0.0
     """Of a speculated answer: seconds that were not its plan's doing."""
+    member: Member = field(default_factory=alone)
+    """It among those who follow the same plan."""
+
+    def due(self, tokens: int, first: bool, others: int) -> float | None:
+        """Seconds in which a plain call beside so many others would bring so many tokens more, or
+        its first ones; as many times that as the plan was to be slower."""
+        ttft_s, tpot_s = plain_pace(replace(self.figures(), in_flight=others))
+        if tpot_s is None:
+            return None
+        plan, slower = self.plan, 1.0
+        if plan.predicted is not None and plan.plain is not None and plan.plain.seconds > 0:
+            slower = max(1.0, plan.predicted.seconds / plan.plain.seconds)
+        return slower * ((ttft_s or 0.0) + (tokens - 1) * tpot_s if first else tokens * tpot_s)
 
     def instead(self, report: Report) -> Report:
         """An ended request's report with what a plain call would have taken for what came."""

@@ -203,6 +203,7 @@ class Speculator:
             call, request, traffic, book, after, target, model, policy, judge, reckoning
         )
         if isinstance(outcome, str):
+            reckoning.member.end()
             reckoning.gave_way_s = call.deadline.clock() - call.deadline.started
         return outcome
 
@@ -248,7 +249,7 @@ class Speculator:
         if isinstance(session, str):
             self._keep(call, request, book, [])
             return session
-        after.session = session
+        after.session, session.member = session, reckoning.member
         self.shadow.begin()
         if call.trace is not None:
             call.trace.how, call.trace.rounds = session.meter.how, session.meter.log
