@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Protocol
 
-from specroute.events import Event
+from specroute.errors import DraftError, ProviderError
+from specroute.events import Event, Handover
+from specroute.target.view import BadEvidence
 
 if TYPE_CHECKING:
     from specroute.session import Session
@@ -23,3 +25,19 @@ class MethodRun(Protocol):
     """
 
     def __call__(self, session: Session) -> AsyncGenerator[Event]: ...
+
+
+UNDONE = (DraftError, BadEvidence, ProviderError)
+"""What ends scoring in the middle of an answer."""
+
+
+def undone(session: Session, error: DraftError | BadEvidence | ProviderError) -> Handover:
+    """What follows from it: evidence that was refused is not used again, a target that failed rests
+    for a while, and in every case the rest of the answer is plain."""
+    if isinstance(error, DraftError):
+        return Handover(f"the draft failed: {error}")
+    if isinstance(error, BadEvidence):
+        session.refuse(str(error))
+        return Handover(f"the target's evidence was refused: {error}")
+    session.rest(error)
+    return Handover(f"a scoring request failed: {error}")

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from specroute.acceptance import MeanLogprob, Outcome, Ratio
 from specroute.candidates import Judge
 from specroute.draft.base import Proposal
-from specroute.errors import DraftError, ProviderError
+from specroute.errors import DraftError
 from specroute.events import Event, Handover, RoundDone
+from specroute.method.base import UNDONE, undone
 from specroute.method.score import RETOKENISED, Verdict, bonus, commits_of, verdict_on
 from specroute.target.view import BadEvidence, View
 from specroute.types import Exactness
@@ -41,16 +42,8 @@ async def run(session: Session) -> AsyncGenerator[Event]:
             return
         view = await seen(session, proposal)
         verdict = await _verdict(session, proposal, view)
-    except DraftError as error:
-        yield Handover(f"the draft failed: {error}")
-        return
-    except BadEvidence as error:
-        session.refuse(str(error))
-        yield Handover(f"the target's evidence was refused: {error}")
-        return
-    except ProviderError as error:
-        session.rest(error)
-        yield Handover(f"the scoring request failed: {error}")
+    except UNDONE as error:
+        yield undone(session, error)
         return
     session.target.learned.failures = 0
     if not session.scores_by_ids:

@@ -21,6 +21,7 @@ from specroute.candidates import Judge, sampling_of
 from specroute.draft.base import Proposal
 from specroute.errors import DraftError, ProviderError
 from specroute.events import Commit, Event, Handover, RoundDone
+from specroute.method.base import UNDONE, undone
 from specroute.method.flight import ALONE, Flights, Scored
 from specroute.method.listen import can_listen, listen
 from specroute.target.view import BadEvidence, Position, View
@@ -122,16 +123,8 @@ async def _rounds(session: Session, flights: Flights | None) -> AsyncGenerator[E
                 return
             judging_at = session.clock()
             verdict = await verdict_on(session, proposal, view) if view else None
-        except DraftError as error:
-            yield Handover(f"the draft failed: {error}")
-            return
-        except BadEvidence as error:
-            session.refuse(str(error))
-            yield Handover(f"the target's evidence was refused: {error}")
-            return
-        except ProviderError as error:
-            session.rest(error)
-            yield Handover(f"a scoring request failed: {error}")
+        except UNDONE as error:
+            yield undone(session, error)
             return
         if view is None or verdict is None:
             if flights is not None:

@@ -1,37 +1,33 @@
 """The questions of the probe: each is one function that makes a few small calls.
 
-Knows what is asked and how the answers are read. Knows no profile and no config.
+Knows what is asked and how the answers are read; what scoring is asked, ``scoring_checks`` does.
+Knows no profile and no config.
 """
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from specroute.context import Committed, Prompt
-from specroute.errors import ProviderError, StatusError
+from specroute.errors import StatusError
 from specroute.request import CHAT, COMPLETIONS
 from specroute.target import prefill
-from specroute.target.calibration import calibrate
-from specroute.target.dialects import DIALECTS
-from specroute.target.probe import Check, Finding, Probe, Probed, Reply
-from specroute.target.scoring import score
+from specroute.target.probe import Check, Finding, Probe, Reply
+from specroute.target.scoring_checks import (
+    LONG_REPEATS,
+    REPEATS,
+    SENTENCE,
+    cache_kept,
+    rounds_together,
+    scoring,
+)
 from specroute.target.stream import pieces
-from specroute.target.target import Target
-from specroute.target.view import BadEvidence
 from specroute.types import Usage
 
 QUESTION = "List the months of the year, separated by commas."
-SENTENCE = "The quick brown fox jumps over the lazy dog and runs away."
 STRANGE = "Zebra!"
-LONG_REPEATS = 40
 ANSWER_TOKENS = 16
-REPEATS = 3
-TOGETHER = 4
-"""Rounds at once, in requests of their own and in one."""
 LOGPROB_LIMITS = (20, 5, 1)
 SAME = 0.1
 """Nats within which two calls' log-probabilities of one place are the same."""
@@ -153,32 +149,6 @@ async def top_n(probe: Probe) -> list[Finding]:
     return []
 
 
-async def _scoring(probe: Probe) -> list[Finding]:
-    """Which dialects of scoring agree with what the target itself generates?"""
-    found: list[Finding] = []
-    seen = Probed([*probe.found, *found]).capabilities(probe.target.capabilities)
-    caps = replace(seen, score=tuple(DIALECTS), joint_rounds=True)
-    trial = Target(probe.target.ref, probe.http, caps, probe.target.tokenizer)
-    await calibrate(trial, probe.vocabularies, probe.book, probe.deadline())
-    learned = trial.learned
-    trusted = [pair for pair in (learned.dialect, learned.sampler) if pair is not None]
-    probe.trial = trial
-    if learned.dialect is not None:
-        probe.scored = (trial, learned.dialect)
-    names = [dialect.name for dialect, _ in trusted]
-    how = ", ".join(f"{dialect.name} by {form}" for dialect, form in trusted)
-    told = names if learned.calibrated else None  # It failed for reasons of its own.
-    found.append(Finding("score", told, f"agrees: {how}" if names else learned.reason))
-    for name, why in learned.refused.items():
-        found.append(Finding(f"not scored by {name}", None, why))
-    by_ids = any(form == "ids" for _, form in trusted)
-    if names:
-        found.append(
-            Finding("scores_by_ids", by_ids, "a vocabulary with the server's ids is known")
-        )
-    return found
-
-
 def _alternatives(reply: Reply) -> int:
     """Alternatives at the first generated token, in either layout."""
     shown = reply.choices[0].get("logprobs") if reply.choices else None
@@ -251,91 +221,6 @@ async def _caching(probe: Probe) -> list[Finding]:
     return found
 
 
-async def _scoring_cache(probe: Probe) -> list[Finding]:
-    """Does scoring read the server's prefix cache? The same long prompt, twice."""
-    if probe.scored is None:
-        return []
-    trial, using = probe.scored
-    text, vocabulary = f"{SENTENCE} " * LONG_REPEATS, trial.learned.vocabulary
-    draft: Any = SENTENCE
-    prompt = Prompt(({"role": "user", "content": text},), text)
-    if using[1] == "ids" and vocabulary is not None:
-        prompt, draft = Prompt(None, None, vocabulary.encode(text)), vocabulary.encode(SENTENCE)
-    try:
-        views = [
-            await score(
-                trial,
-                using,
-                prompt,
-                Committed("", ()),
-                draft,
-                logprobs=1,
-                sampling={"temperature": 0},
-                book=probe.book,
-                deadline=probe.deadline(),
-                purpose="probe",
-            )
-            for _ in range(2)
-        ]
-    except (BadEvidence, StatusError) as error:
-        return [Finding("echo_keeps_cache", None, f"a long prompt could not be scored: {error}")]
-    cached, sent = views[1].usage.cached_tokens, views[1].usage.prompt_tokens or 0
-    how = f"{cached} of {sent} prompt tokens cached when scored again"
-    return [Finding("echo_keeps_cache", None if cached is None else cached > sent / 2, how)]
-
-
-async def _joint_rounds(probe: Probe) -> list[Finding]:
-    """Can rounds of several requests share one, and is that quicker than one each, at once?"""
-    trial = probe.trial
-    if trial is None or not (trial.learned.dialect or trial.learned.sampler):
-        return []
-    learned = trial.learned
-    using = next(
-        (u for u in (learned.dialect, learned.sampler) if u and u[0].name in learned.joins), None
-    )
-    if using is None:
-        return [Finding("joint_rounds", False, "a list of two rounds was not answered as each is")]
-    vocabulary = learned.vocabulary
-    joins, seconds = set(learned.joins), dict[bool, list[float]]({False: [], True: []})
-
-    async def one(n: int) -> None:
-        text: str = f"{n}. {SENTENCE} "
-        draft: Any = SENTENCE
-        prompt = Prompt(({"role": "user", "content": text},), text)
-        if using[1] == "ids" and vocabulary is not None:
-            prompt = Prompt(None, None, vocabulary.encode(text))
-            draft = vocabulary.encode(SENTENCE)[:4]
-        await score(
-            trial,
-            using,
-            prompt,
-            Committed("", ()),
-            draft,
-            logprobs=1,
-            sampling={"temperature": 0},
-            book=probe.book,
-            deadline=probe.deadline(),
-            purpose="probe",
-        )
-
-    try:
-        for shared in (False, True) * REPEATS:
-            learned.joins = joins if shared else set()
-            clock = probe.deadline().clock
-            began = clock()
-            await asyncio.gather(*map(one, range(TOGETHER)))
-            seconds[shared].append(clock() - began)
-    except (BadEvidence, ProviderError) as error:
-        return [Finding("joint_rounds", None, f"rounds could not be timed: {error}")]
-    finally:
-        learned.joins = joins
-    alone, joined = min(seconds[False]), min(seconds[True])
-    how = (
-        f"{TOGETHER} rounds at once: {1e3 * joined:.0f} ms in one request, {1e3 * alone:.0f} in own"
-    )
-    return [Finding("joint_rounds", joined <= alone and not trial.joint.off, how)]
-
-
 async def _pace(probe: Probe) -> list[Finding]:
     """Usage on streams, TTFT and TPOT, the round trip, and disagreement with itself at T = 0."""
     found: list[Finding] = []
@@ -399,11 +284,11 @@ CHECKS: tuple[Check, ...] = (
     _logprobs,
     _template,
     top_n,
-    _scoring,
+    scoring,
     prefill_kept,
     _prediction,
     _caching,
-    _scoring_cache,
-    _joint_rounds,
+    cache_kept,
+    rounds_together,
     _pace,
 )
