@@ -1,53 +1,53 @@
-"""What ``AsyncSpecRoute`` costs: wall time beside ``AsyncOpenAI`` on the same upstream transport.
+"""What ``AsyncSpecRoute`` costs beside ``AsyncOpenAI`` on the same upstream transport.
 
-``make bench`` runs it. A lean server in a process of its own answers plain and streamed (20 chunks)
-calls; the contenders take turns, round by round, in an order that changes, and what is compared is
-the ratio within a round. Printed: the median wall time of a call, the median ratio of wall times
-with a bootstrap interval, and that of CPU times, which other work on the machine disturbs less;
-then the requests per second of each at 200 at once. ``--with-litellm`` measures LiteLLM's Router
-beside them, in an environment and over an HTTP stack of its own.
+    python bench/overhead.py [--rounds 7] [--with-litellm] [--write docs/benchmarks.md]
+
+A lean server in a process of its own answers plain and streamed (20 chunks) calls; the contenders
+(a plain client, and one by a config of one target) take turns, round by round, in an order that
+changes, and what is compared is the ratio within a round: of wall times, with a bootstrap interval,
+and of CPU times, which other work on the machine disturbs less; then the requests per second of
+each at 200 at once. ``--with-litellm`` measures LiteLLM's Router among them, in an environment and
+over an HTTP stack of its own, in three of the rounds and with half the calls, since it takes five
+times as long. Exits with 1 where a criterion fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
+import platform
 import random
-import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench import overhead_table as tables
+from bench import page
+from bench.overhead_table import Row, Turn
 
 HERE = Path(__file__).resolve().parent
 PEER_VENV = HERE.parent / ".cache" / "litellm-venv"
 PEER_VERSION = "litellm==1.110.2"
+PEER_ROUNDS = 3
 MESSAGES: Any = [{"role": "user", "content": "Say a few words about the weather today, please."}]
+MODEL = "bench-model"
+COMMAND = "python bench/overhead.py --with-litellm --write docs/benchmarks.md"
 CALLS = {1: 120, 50: 300, 200: 600}
 """Calls in a round, by how many are made at once; half as many when streamed."""
 
-CROWD = 200
-"""How many calls at once the requests per second are told of."""
-SHARE = 0.9
-"""Of ``AsyncOpenAI``'s requests per second, that ``AsyncSpecRoute`` has to sustain."""
-
-Run = Callable[[bool, int, int], Awaitable[float]]
-
-
-@dataclass
-class Contender:
-    """A name and how it makes ``calls`` calls, ``at_once`` of them at a time: seconds in all."""
-
-    name: str
-    run: Run
-    seconds: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-    """Of this process: means nothing for a contender in another."""
+Run = Callable[[bool, int, int], Awaitable[Turn]]
+"""Makes so many calls, streamed or not, so many of them at once: what one of them took."""
 
 
 class Server:
@@ -69,50 +69,65 @@ class Server:
         self._process.wait()
 
 
-async def make_calls(client: Any, stream: bool, at_once: int, calls: int) -> float:
-    """Make the calls with one openai-like client."""
-    left = iter(range(calls))
+def by_client(client: Any) -> Run:
+    """How an openai-like client makes its calls."""
 
-    async def worker() -> None:
-        for _ in left:
-            answer = await client.chat.completions.create(
-                model="bench-model", messages=MESSAGES, stream=stream
-            )
-            if stream:
-                async for _chunk in answer:
-                    pass
+    async def run(stream: bool, at_once: int, calls: int) -> Turn:
+        left = iter(range(calls))
 
-    started = time.perf_counter()
-    await asyncio.gather(*(worker() for _ in range(at_once)))
-    return time.perf_counter() - started
+        async def worker() -> None:
+            for _ in left:
+                answer = await client.chat.completions.create(
+                    model=MODEL, messages=MESSAGES, stream=stream
+                )
+                if stream:
+                    async for _chunk in answer:
+                        pass
+
+        gc.collect()  # What the one before has left is not this one's.
+        wall, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(worker() for _ in range(at_once)))
+        return Turn((time.perf_counter() - wall) / calls, (time.process_time() - cpu) / calls)
+
+    return run
 
 
 class Peer:
     """LiteLLM's Router in its own process and environment, driven over pipes."""
 
     def __init__(self, url: str) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this
         self._process = subprocess.Popen(
             [str(PEER_VENV / "bin" / "python"), str(HERE / "litellm_peer.py"), url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
             text=True,
             env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
         )
 
-    async def run(self, stream: bool, at_once: int, calls: int) -> float:
-        def ask() -> float:
+    async def run(self, stream: bool, at_once: int, calls: int) -> Turn:
+        calls = max(calls // 2, at_once)
+
+        def ask() -> str:
             assert self._process.stdin is not None and self._process.stdout is not None
             self._process.stdin.write(json.dumps([stream, at_once, calls]) + "\n")
             self._process.stdin.flush()
-            return float(self._process.stdout.readline())
+            return self._process.stdout.readline()
 
-        return await asyncio.to_thread(ask)
+        answer = await asyncio.to_thread(ask)
+        if not answer:
+            self._said.seek(0)
+            said = self._said.read()[-2000:].decode("utf-8", "replace")
+            raise RuntimeError(f"LiteLLM's process ended early; it said at last:\n{said}")
+        wall, cpu = json.loads(answer)
+        return Turn(wall / calls, cpu / calls)
 
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+        self._said.close()
 
 
 def install_peer() -> None:
@@ -128,59 +143,64 @@ def install_peer() -> None:
     marker.touch()
 
 
-def ratio(
-    ours: Sequence[float], theirs: Sequence[float], rng: random.Random
-) -> tuple[float, float, float]:
-    """The median ratio within rounds, and its 95 % bootstrap interval."""
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return statistics.median(ratios), medians[50], medians[1949]
-
-
-def per_second(rows: list[dict[str, Any]], contenders: Sequence[str]) -> list[str]:
-    """The lines on requests per second, from the rows with ``CROWD`` at once."""
-    lines = [f"{'requests per second':28}" + "".join(f"{name:>16}" for name in contenders)]
-    for row in rows:
-        if not row["what"].endswith(f"x{CROWD}"):
-            continue
-        rates = "".join(f"{1e3 / row[name]:>16.0f}" for name in contenders if name in row)
-        share = 1 / row["ratio"][0]
-        verdict = "pass" if share >= SHARE else "FAIL"
-        lines.append(f"{row['what']:28}{rates}  {share:.2f} of openai's (>= {SHARE}): {verdict}")
-    return lines
-
-
 async def measure(
-    contenders: list[Contender], stream: bool, at_once: int, rounds: int, rng: random.Random
-) -> None:
-    """Fill each contender's ``seconds`` (a call), one value a round, the first round left out."""
-    calls = max(CALLS[at_once] // (2 if stream else 1), at_once)
-    for one in contenders:
-        one.seconds, one.cpu = [], []
-        await one.run(stream, at_once, max(at_once, 20))
-    for _ in range(rounds):
-        for one in rng.sample(contenders, len(contenders)):
-            started = time.process_time()
-            one.seconds.append(await one.run(stream, at_once, calls) / calls)
-            one.cpu.append((time.process_time() - started) / calls)
+    contenders: dict[str, Run],
+    transport: str,
+    stream: bool,
+    at_once: int,
+    rounds: int,
+    rng: random.Random,
+) -> Row:
+    """One row; a round of its own before the first warms everybody up."""
+    calls = max(CALLS.get(at_once, 3 * at_once) // (2 if stream else 1), at_once)
+    row = Row(transport, stream, at_once, {name: {} for name in contenders})
+    among = {each * (rounds - 1) // max(PEER_ROUNDS - 1, 1) for each in range(PEER_ROUNDS)}
+    for run in contenders.values():
+        await run(stream, at_once, max(at_once, 20))
+    for each in range(rounds):
+        if sys.stderr.isatty():
+            print(
+                f"\r{row.name}: round {each + 1} of {rounds} ", end="", file=sys.stderr, flush=True
+            )
+        for name in rng.sample(list(contenders), len(contenders)):
+            if name == "litellm" and each not in among:
+                continue
+            row.turns[name][each] = await contenders[name](stream, at_once, calls)
+    if sys.stderr.isatty():
+        print("\r" + " " * 60, end="\r", file=sys.stderr, flush=True)
+    return row
 
 
-def contender(name: str, client: Any) -> Contender:
-    async def run(stream: bool, at_once: int, calls: int) -> float:
-        return await make_calls(client, stream, at_once, calls)
+def about(rounds: int, began: tuple[float, ...], seconds: float, peer: bool) -> str:
+    """Where and how this was measured."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("openai", "httpx2", "aiohttp"))
+    others = f"; LiteLLM {PEER_VERSION.partition('==')[2]} in {min(PEER_ROUNDS, rounds)}"
+    return (
+        f"{rounds} rounds{others if peer else ''}; {os.cpu_count()} cores, Python "
+        f"{platform.python_version()}, {packages}; load average {began[0]:.1f} before, "
+        f"{os.getloadavg()[0]:.1f} after; {seconds:.0f} s in all."
+    )
 
-    return Contender(name, run)
+
+def config(url: str) -> dict[str, Any]:
+    """A model with one target and nothing more."""
+    provider = {"profile": "generic", "base_url": url}
+    model = {"targets": [f"here:{MODEL}"]}
+    return {"version": 1, "providers": {"here": provider}, "models": {MODEL: model}}
 
 
 async def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--pace", type=float, default=0.0, help="seconds between two chunks")
     parser.add_argument("--transports", default="httpx2,aiohttp")
     parser.add_argument("--at-once", default="1,50,200")
     parser.add_argument("--with-litellm", action="store_true")
     parser.add_argument("--json", type=Path, help="write the figures here, too")
+    parser.add_argument("--write", type=Path, help="the page to put the tables into")
     options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds: at least 1")
     if options.with_litellm:
         install_peer()
 
@@ -189,54 +209,49 @@ async def main() -> int:
     from specroute import AsyncSpecRoute
 
     rng = random.Random(7)
+    load, started = os.getloadavg(), time.perf_counter()
     server = Server(options.pace)
-    rows: list[dict[str, Any]] = []
     peer = Peer(server.url) if options.with_litellm else None
     make: dict[str, Callable[[], Any]] = {
         "httpx2": openai.DefaultAsyncHttpxClient,
         "aiohttp": openai.DefaultAioHttpClient,
     }
-    print(
-        f"{'':28}{'AsyncOpenAI':>12}{'AsyncSpecRoute':>16}{'ratio':>8}  {'95 %':<16}{'CPU':>6}  ",
-        end="",
-    )
-    print("LiteLLM Router" if peer else "")
-    worst = 0.0
-    for transport in options.transports.split(","):
-        arguments: dict[str, Any] = {"api_key": "bench", "base_url": server.url}
-        plain = openai.AsyncOpenAI(**arguments, http_client=make[transport]())
-        ours = AsyncSpecRoute(**arguments, http_client=make[transport]())
-        contenders = [contender("openai", plain), contender("specroute", ours)]
+    rows: list[Row] = []
+    try:
+        for transport in options.transports.split(","):
+            to: dict[str, Any] = {"api_key": "bench", "base_url": server.url}
+            plain = openai.AsyncOpenAI(**to, http_client=make[transport]())
+            ours = AsyncSpecRoute(**to, http_client=make[transport]())
+            by_config = AsyncSpecRoute(config=config(server.url), http_client=make[transport]())
+            clients = {"openai": plain, "specroute": ours, "config": by_config}
+            contenders = {name: by_client(client) for name, client in clients.items()}
+            if peer is not None:
+                contenders["litellm"] = peer.run
+            if not rows:
+                print(tables.head(list(contenders)), flush=True)
+            for stream in (False, True):
+                for at_once in map(int, options.at_once.split(",")):
+                    rows.append(
+                        await measure(contenders, transport, stream, at_once, options.rounds, rng)
+                    )
+                    print(tables.line(rows[-1]), flush=True)
+            for client in clients.values():
+                await client.close()
+    finally:
         if peer is not None:
-            contenders.append(Contender("litellm", peer.run))
-        for stream in (False, True):
-            for at_once in map(int, options.at_once.split(",")):
-                await measure(contenders, stream, at_once, options.rounds, rng)
-                what = f"{transport} {'stream' if stream else 'plain'} x{at_once}"
-                theirs = contenders[0].seconds
-                mid, low, high = ratio(contenders[1].seconds, theirs, rng)
-                worst = max(worst, mid)
-                medians = [statistics.median(one.seconds) * 1e3 for one in contenders]
-                line = f"{what:28}{medians[0]:>9.3f} ms{medians[1]:>13.3f} ms{mid:>8.3f}"
-                cpu = ratio(contenders[1].cpu, contenders[0].cpu, rng)
-                line += f"  {low:.3f} .. {high:.3f} {cpu[0]:>6.3f}"
-                if len(contenders) > 2:
-                    times = ratio(contenders[2].seconds, theirs, rng)[0]
-                    line += f"  {medians[2]:.3f} ms ({times:.2f}x)"
-                print(line, flush=True)
-                rows.append({"what": what, "ratio": [mid, low, high], "cpu_ratio": cpu})
-                rows[-1].update({c.name: m for c, m in zip(contenders, medians, strict=True)})
-        await plain.close()
-        await ours.close()
-    if peer is not None:
-        peer.close()
-    server.close()
+            peer.close()
+        server.close()
+    lines, good = tables.criteria(rows)
+    rest = [tables.per_second(rows), "```text\n" + "\n".join(lines) + "\n```"]
+    said = about(options.rounds, load, time.perf_counter() - started, peer is not None)
+    rest = [part for part in (*rest, said) if part]
+    print("\n" + "\n\n".join(rest), flush=True)
     if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    if str(CROWD) in options.at_once.split(","):
-        print("\n".join(per_second(rows, ["openai", "specroute", *(["litellm"] if peer else [])])))
-    print(f"worst median ratio {worst:.3f} (aim: at most 1.10)")
-    return 0
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    if options.write is not None:
+        table = "\n".join([tables.head(list(rows[0].turns)), *map(tables.line, rows)])
+        page.write(options.write, "overhead", COMMAND, "\n\n".join([table, *rest]))
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

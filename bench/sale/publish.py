@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench import page
 from bench.sale.judging import ARTICLE, Row, figures, verdicts
-
-BEGIN, END = "<!-- {}: written by make bench-sale -->", "<!-- /{} -->"
 
 
 def table(rows: Sequence[Row], *, article: bool = True) -> str:
@@ -72,14 +71,8 @@ def criteria(rows: Sequence[Row]) -> tuple[list[str], bool]:
 
 
 def write(path: Path, name: str, text: str) -> None:
-    """Put ``text`` between the page's markers. ``ValueError`` where they are missing."""
-    begin, end = BEGIN.format(name), END.format(name)
-    page = path.read_text(encoding="utf-8")
-    if page.count(begin) != 1 or page.count(end) != 1:
-        raise ValueError(f"{path} needs the lines {begin!r} and {end!r}, once each")
-    before, _, rest = page.partition(begin)
-    after = rest.partition(end)[2]
-    path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+    """Put ``text`` into the page. ``ValueError`` where it has no place for it."""
+    page.write(path, name, "make bench-sale", text)
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:

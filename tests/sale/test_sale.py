@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -184,18 +183,6 @@ def test_settings_are_found_by_name() -> None:
     assert [named(name).name for name in RISING] == list(RISING)
     with pytest.raises(ValueError, match="no setting 'fast'"):
         named("fast")
-
-
-def test_the_page_is_written_between_its_markers(tmp_path: Path) -> None:
-    """What stands around them stays; a page without them is left alone."""
-    page = tmp_path / "page.md"
-    begin, end = publish.BEGIN.format("x"), publish.END.format("x")
-    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
-    publish.write(page, "x", "new")
-    assert page.read_text(encoding="utf-8") == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
-    with pytest.raises(ValueError, match="needs the lines"):
-        publish.write(page, "y", "new")
-    assert "new" in page.read_text(encoding="utf-8")
 
 
 def test_the_table_has_a_line_a_setting_and_the_articles() -> None:
