@@ -9,7 +9,9 @@ import typer
 
 
 def advise(
-    file: Annotated[Path | None, typer.Option("--file", help="The config [looked up].")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="The config [looked up].")
+    ] = None,
     override: Annotated[
         list[str] | None, typer.Option("-c", help="a.b=value, laid over the config.")
     ] = None,

@@ -33,7 +33,9 @@ def calibrate(
     rule: Annotated[str, typer.Option(help="ratio or mean_logprob.")] = "ratio",
     max_tokens: Annotated[int, typer.Option(min=2, help="Longest answer.")] = 512,
     limit: Annotated[int, typer.Option(min=0, help="Use so many prompts; 0 is all.")] = 0,
-    file: Annotated[Path | None, typer.Option("--file", help="The config [looked up].")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="The config [looked up].")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Choose a lossy rule's setting for a wanted agreement with the target's plain answers.

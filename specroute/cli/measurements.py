@@ -17,7 +17,9 @@ SHOWN_K = 8
 
 
 def measurements(
-    file: Annotated[Path | None, typer.Option("--file", help="The config [looked up].")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="The config [looked up].")
+    ] = None,
     override: Annotated[
         list[str] | None, typer.Option("-c", help="a.b=value, laid over the config.")
     ] = None,
