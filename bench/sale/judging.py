@@ -20,6 +20,9 @@ AGREES = 0.95
 SAME = 1.0
 """Per cent by which two runs of the same calls differ at least: "not lower" means by no more than
 this, or than what plain's own two runs are apart."""
+RARELY = 0.05
+"""A setting that drafts for fewer of its requests sends plain's calls, whose first token is
+plain's: it is held to plain's throughput."""
 BUSY = 0.85
 """Of a core: a client that uses more than this is itself what the requests wait for."""
 
@@ -85,6 +88,10 @@ class Row:
     """Per cent of throughput that is no loss."""
     reference: bool = False
     """It is ``AsyncOpenAI`` itself."""
+    whole: bool = False
+    """Answers are drafted to their end before anything is scored."""
+    plan: str = ""
+    """What the reports say most often of why a request went plain."""
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -127,6 +134,8 @@ def row(outcome: Outcome, plain: Plain, own: Sequence[str]) -> Row:
         notes=_common([note for r in reports for note in r.notes]),
         same=max(SAME, plain.apart),
         reference=outcome.setting.policy is None,
+        whole=outcome.setting.whole,
+        plan=next(iter(_common([_unloaded(r.plan_reason) for r in reports if not r.drafted])), ""),
     )
 
 
@@ -147,6 +156,12 @@ def _common(notes: Sequence[str]) -> tuple[str, ...]:
         counts[said] = counts.get(said, 0) + 1
     ranked = sorted(counts.items(), key=lambda item: -item[1])[:3]
     return tuple(f"{count}x {note}" for note, count in ranked)
+
+
+def _unloaded(reason: str) -> str:
+    """A plan's reason without the load that it was made at."""
+    before, _, after = reason.partition(" requests in flight")
+    return after.partition(": ")[2] if after and before.isdigit() else reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,20 +194,23 @@ def verdicts(row: Row, plain: Row) -> list[Verdict]:
         return []
     if row.lossy and not row.speculated:
         return [Verdict("not had: no draft was ever used" + _said(row), None)]
-    if not row.speculated:
-        said = f"sends plain's calls: throughput {row.throughput:+.1f} % must not be lower"
-        return [Verdict(said, row.throughput >= -row.same, _why_slow(row, plain))]
     if not row.lossy:
-        return [
-            Verdict(
-                f"TTFT {row.ttft:+.1f} % must beat plain's", row.ttft < 0, _why_late(row, plain)
-            ),
-            Verdict(
-                f"throughput {row.throughput:+.1f} % must not be lower",
-                row.throughput >= -row.same,
-                _why_slow(row, plain),
-            ),
-        ]
+        held = row.throughput >= -row.same
+        throughput = Verdict(
+            f"throughput {row.throughput:+.1f} % must not be lower", held, _why_slow(row, plain)
+        )
+        if row.speculated < RARELY:
+            why = f" ({row.plan})" if row.plan else ""
+            said = f"{1 - row.speculated:.0%} plain calls{why}: an earlier first token is not had"
+            return [Verdict(said, None), throughput]
+        if row.whole and row.ttft >= 0:
+            said = (
+                f"TTFT {row.ttft:+.1f} %: an earlier first token is not had, as nothing is shown "
+                "before the whole answer has been drafted and scored"
+            )
+            return [Verdict(said, None), throughput]
+        said = f"TTFT {row.ttft:+.1f} % must beat plain's"
+        return [Verdict(said, row.ttft < 0, _why_late(row, plain)), throughput]
     if row.identical < AGREES:
         said = f"lossy, {row.identical:.1%} as the target's own: not held to the article's figures"
         return [Verdict(said, None)]

@@ -27,6 +27,11 @@ class Setting:
         return self.policy is not None and self.policy.get("exactness") == "heuristic"
 
     @property
+    def whole(self) -> bool:
+        """Whether an answer is drafted to its end before anything is asked of the target."""
+        return self.policy is not None and self.policy.get("method") == "cascade"
+
+    @property
     def learns(self) -> bool:
         """Whether its policy goes by what it has measured."""
         return self.policy is not None and self.policy["preset"] != "fixed"

@@ -15,6 +15,9 @@ from specroute.types import Attempt
 
 _BLOCK = 16
 """Prompt tokens that a server caches, or doesn't, as one (vLLM's default; others have more)."""
+_AGAIN = 16.0
+"""Such blocks that a short context found again counts as: a server that caches what it has just
+read does so with longer ones all the more."""
 
 
 class Calls(Files):
@@ -103,7 +106,7 @@ class Calls(Files):
         usage, known = scored.usage, (scored.usage.prompt_tokens or 0) - scored.drafted
         if usage.cached_tokens and known > 0:
             part = min(1.0, usage.cached_tokens / known)
-            self.called(target, "ok", "score", part, known / _BLOCK, at)
+            self.called(target, "ok", "score", part, _AGAIN, at)
 
     def called(
         self,

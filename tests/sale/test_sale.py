@@ -63,9 +63,21 @@ def test_an_exact_setting_beats_plains_first_token_and_keeps_its_throughput(
 
 
 def test_one_that_only_passes_calls_on_need_not_be_earlier() -> None:
-    """It sends the very same calls."""
-    made, plain = against(outcome("specroute, plain", 1.1, 100.5, 1.0, exactness="exact"))
-    assert [verdict.held for verdict in verdicts(made, plain)] == [True]
+    """It sends the very same calls; why it does is said."""
+    why = {"exactness": "exact", "plan_reason": "20 requests in flight at a:b: K = 4 is too dear"}
+    made, plain = against(outcome("specroute, plain", 1.1, 100.5, 1.0, **why))
+    first, throughput = verdicts(made, plain)
+    assert (first.held, throughput.held) == (None, True)
+    assert "100% plain calls (2x K = N is too dear)" in first.said
+
+
+def test_a_whole_draft_is_not_held_to_an_earlier_first_token() -> None:
+    """Nothing can be shown before it is there and scored. Its throughput counts."""
+    report = {"drafted": 8, "exactness": "exact-greedy"}
+    made, plain = against(outcome("cascade", 1.2, 90.0, 1.0, **report))
+    assert [verdict.held for verdict in verdicts(made, plain)] == [None, True]
+    made, plain = against(outcome("cascade", 0.9, 90.0, 1.0, **report))
+    assert [verdict.held for verdict in verdicts(made, plain)] == [True, True]
 
 
 @pytest.mark.parametrize(("seconds", "held"), [(105.9, True), (106.5, False)])
