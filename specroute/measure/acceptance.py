@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -16,6 +17,12 @@ MAX_K = 64
 """Positions beyond this share the last one's evidence."""
 HOPE = 0.8
 """The rate assumed where nothing was seen."""
+LEAST = 0.01
+"""The lowest rate that is told from none."""
+OTHERS = 8.0
+"""Dispersion of what other classes have shown."""
+DOUBT = 0.5
+"""One over the variance of classes' hardness, about (:func:`hardness`)."""
 STRENGTH = 8.0
 """Judged tokens that a prior counts as, at most."""
 
@@ -34,6 +41,8 @@ class Acceptance:
     dispersion: float = 1.0
     """How much more the rate varies than independent tokens would: rounds of one answer resemble
     each other. Posteriors count the evidence divided by it."""
+    of_others: bool = False
+    """All of it is what other classes have shown: this one may be another matter altogether."""
 
     @property
     def weight(self) -> float:
@@ -129,6 +138,24 @@ class Acceptance:
 
 
 NO_EVIDENCE = Acceptance()
+
+
+def hardness(own: Acceptance, rates: Iterable[float]) -> float:
+    """λ of what ``own`` was judged on: how many times the hazard that ``rates`` promise, position
+    by position. It is taken to be the same at all of them (proportional hazards), so that a few
+    tokens at the first positions tell of those that were never got to: S(k) to the power λ.
+
+    A gamma frailty of mean 1 (Vaupel, Manton and Stallard, Demography 1979): the posterior mean is
+    (``DOUBT`` + hazard seen) / (``DOUBT`` + hazard promised).
+    ``own.dispersion`` times as many tokens are needed to say as much.
+    """
+    promised, judged, passed = 0.0, 0.0, 0.0
+    for n, p, rate in zip(own.judged, own.passed, rates, strict=False):
+        judged, passed = judged + n, passed + p
+        promised -= n * math.log(rate if rate > LEAST else LEAST)
+    seen = judged * math.log((judged + 1.0) / (passed + 1.0))  # At least one passes, some day.
+    spread = own.dispersion
+    return (DOUBT + seen / spread) / (DOUBT + promised / spread)
 
 
 def _at(values: tuple[float, ...], j: int) -> float:

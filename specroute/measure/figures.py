@@ -6,6 +6,7 @@ Knows nothing of how they were gathered, nor what a policy makes of them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from specroute.measure.acceptance import NO_EVIDENCE, Acceptance
@@ -104,6 +105,8 @@ class Snapshot:
     """Of this request, about."""
     by_temperature: tuple[tuple[float, Acceptance], ...] = ()
     """All classes' acceptance at each temperature that the draft was sampled with."""
+    of_its_own: float = math.inf
+    """Judged tokens of this class itself behind ``acceptance``; 0: all of it is borrowed."""
 
     def round_time(self, context: float, k: float) -> Estimate | None:
         """Seconds of one scoring request of K tokens after ``context`` tokens, draws left out."""

@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from specroute.measure.acceptance import MAX_K, NO_EVIDENCE, STRENGTH, Acceptance
+from specroute.measure.acceptance import (
+    MAX_K,
+    NO_EVIDENCE,
+    OTHERS,
+    STRENGTH,
+    Acceptance,
+    hardness,
+)
 from specroute.measure.change import Watch
 
 DECAY = 0.998
@@ -268,14 +276,19 @@ class Rounds:
             found = self.own().plus(self.own(shadow=True), SHADOW)
             kept = min(len(self._recent) // 8, MOST_NEWS)
             if self._lent is None or self._news > kept:
-                self._lent, self._news = self._above(NO_EVIDENCE), 0
+                self._lent, self._news = _moved(self._above(NO_EVIDENCE), found), 0
             self._evidence = found.plus(self._lent) if self._lent.judged else found
         return self._evidence
 
     def lends(self) -> Acceptance:
         """What a class under this one starts from: up to ``STRENGTH`` tokens at each position."""
         whole = self.own().plus(self.own(shadow=True), SHADOW)
-        return self._above(_filled(NO_EVIDENCE, whole))
+        lent = self._above(_filled(NO_EVIDENCE, whole))
+        return replace(lent, dispersion=OTHERS, of_others=True)
+
+    def weight(self) -> float:
+        """Judged tokens of its own behind :meth:`evidence`."""
+        return (self.real.judged + SHADOW * self.shadow.judged) / self._unit
 
     def _above(self, lent: Acceptance) -> Acceptance:
         child = self
@@ -354,6 +367,15 @@ def _less(whole: Acceptance, part: Acceptance) -> Acceptance:
         for p, q, n in zip_longest(whole.passed, part.passed, judged, fillvalue=0.0)
     ]
     return Acceptance(tuple(passed), tuple(judged))
+
+
+def _moved(lent: Acceptance, own: Acceptance) -> Acceptance:
+    """What others lend, as far as this class is like them: where it is refused more often, or less,
+    than they promise, at all positions, also those that it has never got to."""
+    rates = [p / n if n else 1.0 for p, n in zip(lent.passed, lent.judged, strict=True)]
+    power = hardness(own, rates)
+    passed = [n * rate**power for rate, n in zip(rates, lent.judged, strict=True)]
+    return Acceptance(tuple(passed), lent.judged, lent.dispersion)
 
 
 def _filled(lent: Acceptance, further: Acceptance) -> Acceptance:

@@ -58,6 +58,7 @@ def read(
             None if answer is None else answer.mean,
         ),
         acceptance=rounds.evidence() if rounds is mine else rounds.lends(),
+        of_its_own=mine.weight(),
         verify_s=None if scoring is None else scoring + (judged.drawing.value or 0.0),
         draft_s=None if token is None else token.mean,
         rounds=judged.law.weight,

@@ -28,11 +28,21 @@ from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import Offer
 from specroute.policy.targets import choose_target
 from specroute.policy.temperature import choose_temperature
-from specroute.policy.trial import most_of_a_round, of_request, rounds_for, trial_k
+from specroute.policy.trial import (
+    BY_ACCEPTANCE,
+    FIRST_K,
+    ROUNDS,
+    for_nothing,
+    fresh,
+    may_lose_first,
+    most_of_a_round,
+    of_request,
+    rounds_for,
+    trial_k,
+)
 from specroute.policy.within import HARD, hopeless, unpriced, within
 from specroute.types import Method
 
-_BY_ACCEPTANCE = (Method.SCORE, Method.PREFIX, Method.CASCADE, Method.JUDGE, Method.RACE)
 _TRIAL_LANES = 2
 """Lanes of a trial, at most."""
 STRAYS = 0.5
@@ -64,6 +74,8 @@ class _Choice:
     """Its rounds."""
     strays: float = 0.0
     """J expected beyond the best choice's."""
+    behind_s: float = math.inf
+    """How many seconds later than plain a trial may end, where its class is new."""
     expected: Forecast | None = None
     """Of a trial, whose offer is a drawn one."""
 
@@ -202,6 +214,10 @@ class Adaptive:
             elif wins:
                 if risk < 0:
                     return gain, f"{_named(candidate)} has lately lost more than was predicted"
+                if fresh(candidate, seen):
+                    return self._first(
+                        _Choice(j, candidate, offer, objective, j, gain), seen, ask, plain
+                    )
                 sort = j
                 if self._may_stray(account, plain_j) > 0:
                     sort = min(self._drawn_j(candidate, seen, ask, plain, rng), 2 * j)
@@ -233,6 +249,39 @@ class Adaptive:
                         sort, candidate, offer, objective, j, gain, True, tries, expected=expected
                     )
         return gain, said
+
+    def _first(
+        self, choice: _Choice, seen: Snapshot, ask: Ask, plain: Forecast
+    ) -> _Choice | tuple[float, str]:
+        """A plan that wins by what other classes have shown, as a trial: a few short rounds, which
+        lose little if this class is another matter; ``next_round`` goes on while they win."""
+        candidate, offer, account = choice.candidate, choice.offer, ask.account
+        said = (
+            f"{_named(candidate)} would run at {choice.gain:.2f} times the plain pace if this class "
+            "were like others"
+        )
+        if account.trying or ask.together.trying:
+            why = account.trying or ask.together.trying
+            return choice.gain, f"{said}; nothing is tried out now: {why}"
+        if candidate.method is Method.SCORE and offer.k:
+            offer = replace(offer, k=min(offer.k, FIRST_K))
+            loss = self._may_lose(candidate, seen, ask, offer, plain)
+        else:
+            nothing = for_nothing(candidate, seen, ask, self.objective)
+            loss = of_request(replace(offer, forecast=nothing), plain)
+        lost = self.objective.j(loss)
+        may = may_lose_first(ask, self.objective.j(plain))
+        if lost > may or not self._affords(loss, plain, account):
+            return choice.gain, f"{said}, and finding out could lose more than may be lost"
+        tries = ROUNDS if lost <= 0 else min(ROUNDS, int(may / lost))
+        return replace(
+            choice,
+            offer=offer,
+            trial=True,
+            tries=tries,
+            behind_s=may,
+            expected=choice.offer.forecast,
+        )
 
     def _expected(self, candidate: Candidate, seen: Snapshot, ask: Ask, most: Forecast) -> Forecast:
         """What a trial is expected to take by what is known, not by what was drawn; where it would
@@ -298,6 +347,7 @@ class Adaptive:
             plain=plain,
             trial=choice.trial,
             tries=choice.tries,
+            behind_s=choice.behind_s,
             strays=choice.strays,
             usd_per_second=other if other != self.objective.usd_per_second else None,
         )
@@ -343,7 +393,7 @@ def untried(candidate: Candidate, seen: Snapshot) -> bool:
     """Whether a plan's forecast rests on hope alone: no draft of it was ever judged."""
     if candidate.method is Method.PREDICT:
         return seen.predicted is None
-    return candidate.method in _BY_ACCEPTANCE and seen.acceptance.weight < 1
+    return candidate.method in BY_ACCEPTANCE and seen.acceptance.weight < 1
 
 
 def _named(candidate: Candidate) -> str:
@@ -370,6 +420,12 @@ def _reason(choice: _Choice, plain: Forecast) -> str:
 
 
 def _trial_reason(choice: _Choice, plain: Forecast) -> str:
+    if choice.behind_s < math.inf:
+        return (
+            f"{_pace(choice)} is tried: by what other classes have shown it runs at "
+            f"{choice.gain:.2f} times the plain pace, and of this one nothing is known yet; plain "
+            f"is predicted to take {_amount(plain)}"
+        )
     known = (
         f"it is predicted at {choice.gain:.2f} times the plain pace, and may be better than that"
     )

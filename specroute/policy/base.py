@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +54,9 @@ class Plan:
     trial: bool = False
     """Chosen to learn something; it is not expected to win."""
     tries: int = 0
-    """Rounds after which a trial that doesn't win goes plain."""
+    """Rounds after which a trial that doesn't win goes plain,"""
+    behind_s: float = math.inf
+    """or one that would then be later than plain by more than so many seconds."""
     yardstick: bool = False
     """Plain, only to keep plain's pace known."""
     strays: float = 0.0
@@ -81,7 +84,9 @@ class Ask:
     temperature: float | None = None
     """What drafts are drawn at, where they are drawn and the config leaves it open."""
     account: Account = field(default_factory=Account)
-    """What the policy has won and lost in this traffic class so far."""
+    """What the policy has won and lost in this traffic class so far,"""
+    together: Account = field(default_factory=Account)
+    """and in all classes at the target together."""
 
     def answer_tokens(self, figures: Snapshot) -> float:
         """Tokens that the answer is expected to have: as others had, within ``max_tokens``."""

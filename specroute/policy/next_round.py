@@ -6,6 +6,7 @@ does. Pure.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from specroute.measure import Snapshot
@@ -45,6 +46,8 @@ def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds
     plan = view.plan
     trial = plan is not None and plan.trial
     tries = max(plan.tries, 1) if plan is not None and trial else _MIN_ROUNDS
+    if plan is not None and plan.behind_s < math.inf and view.last and view.last[0] == view.last[1]:
+        tries = min(tries, view.rounds)  # A whole draft has passed: nothing to be careful about.
     most = plan.max_rounds if plan is not None else max_rounds
     if most and view.rounds >= most:
         return 0
@@ -105,7 +108,7 @@ def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds
     worth = max(1.0 - taken.per_token, 0.0) / plain
     ours = worth * seconds + best.lost / best.tokens
     theirs = worth * plain + taken.per_token
-    if trial and ours > theirs:
+    if trial and (ours > theirs or _lags(view, tpot_s)):
         return 0
     if _too_dear(paid / best.tokens, snapshot, context - view.committed, asked.max_cost_ratio):
         return 0
@@ -126,6 +129,13 @@ def plain_pace_now(snapshot: Snapshot) -> tuple[float | None, float | None]:
     if tpot_s is None or now is None or snapshot.crowd.others < 1:
         return ttft_s, tpot_s
     return ttft_s, max(tpot_s, now)
+
+
+def _lags(view: RoundView, tpot_s: float) -> bool:
+    """Whether a trial, left to a plain stream now, would end later than plain by more than it
+    may: that stream has to start, too."""
+    plan = view.plan
+    return plan is not None and view.seconds - view.committed * tpot_s > plan.behind_s
 
 
 def behind(view: RoundView, snapshot: Snapshot, times: float) -> bool:

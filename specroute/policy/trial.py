@@ -6,11 +6,20 @@ is worth it. Pure.
 
 from __future__ import annotations
 
-from specroute.measure import Snapshot
+import math
+from dataclasses import replace
+
+from specroute.candidates import Candidate
+from specroute.measure import Acceptance, Snapshot
 from specroute.policy.base import Ask
 from specroute.policy.forecast import plain_pace, round_seconds
+from specroute.policy.forecasts import FORECASTS
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import UNTRIED_DRAFT_S, Offer
+from specroute.types import Method
+
+BY_ACCEPTANCE = (Method.SCORE, Method.PREFIX, Method.CASCADE, Method.JUDGE, Method.RACE)
+"""Methods that are forecast by how far drafts get."""
 
 ROUNDS = 3
 """Rounds that a trial is judged after, at most; it goes on while they win."""
@@ -18,6 +27,27 @@ MODEST = 4
 """A trial of more than one round may lose no more than one part in so many of what may be lost."""
 KS = (2, 16)
 """The smallest and the largest K of a trial."""
+FRESH = 40.0
+"""Judged tokens of its own below which a class is new: what is promised is other classes' word."""
+FIRST_K = 4
+"""The largest K of a new class's first rounds,"""
+FIRST = 0.03
+"""which may lose this share of a plain request, where all classes together have won as much."""
+_NOTHING = Acceptance((0.0,) * 4, (1e3,) * 4)
+
+
+def fresh(candidate: Candidate, seen: Snapshot) -> bool:
+    """Whether nothing of a plan was ever seen in the request's own class."""
+    return candidate.method in BY_ACCEPTANCE and seen.of_its_own < FRESH
+
+
+def may_lose_first(ask: Ask, plain_j: float) -> float:
+    """J that a class's first rounds may lose: what its own account holds, or, unless it has just
+    lost something, a little of what all classes together have won."""
+    own, last = ask.account.allowance, ask.account.last
+    if own < 0 or (last is not None and last[1] is not Method.PLAIN):
+        return own
+    return max(own, min(FIRST * plain_j, ask.together.allowance))
 
 
 def trial_k(k: int, objective: Objective) -> int:
@@ -51,6 +81,14 @@ def most_of_a_round(
     asked = prompts * ((figures.usd_prompt or 0.0) * ask.context + figures.usd_out)
     dollars = max(depth, 1) * (asked + k * figures.usd_in) - figures.usd_out
     return Forecast(max(0.0, seconds), max(0.0, dollars))
+
+
+def for_nothing(
+    candidate: Candidate, figures: Snapshot, ask: Ask, objective: Objective
+) -> Forecast:
+    """What a plan without rounds takes where none of its draft is any good."""
+    offer = FORECASTS[candidate.method](replace(figures, acceptance=_NOTHING), ask, objective)
+    return Forecast(math.inf) if offer is None else offer.forecast
 
 
 def of_request(offer: Offer, plain: Forecast) -> Forecast:

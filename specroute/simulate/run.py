@@ -72,7 +72,10 @@ def run(
 
         traffic = world.traffic(i)
         account = accounts.get(traffic, Account())
-        ask = Ask(world.context(i), temperature=world.temperature, account=account)
+        together = accounts.get("", Account())
+        ask = Ask(
+            world.context(i), temperature=world.temperature, account=account, together=together
+        )
         plan = policy.plan(ask, able, figures, rng)
         chosen = Candidate(plan.method, plan.drafter, Exactness.EXACT, plan.target)
         if feed is not None:
@@ -87,6 +90,7 @@ def run(
             if plain is not None:
                 dollars_known = world.prices(taken.target) is not None
                 spent = Forecast(taken.seconds, taken.dollars if dollars_known else None)
+                accounts[""] = policy.settle(together, plan, spent, plain)
                 accounts[traffic] = policy.settle(account, plan, spent, plain)
         if isinstance(policy, Learning):
             policy.learn(plan, world.tokens(i), taken.seconds)

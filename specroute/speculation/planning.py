@@ -30,6 +30,7 @@ from specroute.policy.checked import checked_plan, checked_target
 from specroute.policy.forecast import plain_call
 from specroute.policy.make import make_policy
 from specroute.policy.objective import Objective
+from specroute.policy.trial import fresh
 from specroute.pool import Pool
 from specroute.reporting import ReportHandle
 from specroute.request import TextRequest
@@ -43,6 +44,8 @@ from specroute.types import Exactness, Method, Report, TargetRef
 
 log = logging.getLogger("specroute")
 
+EVERY = ""
+"""The traffic class of all requests: its account is what all classes at a target have together."""
 _MOST_POLICIES = 256
 """Policies that are kept (requests may bring their own),"""
 _MOST_ACCOUNTS = 4096
@@ -183,6 +186,7 @@ class Planning:
         withheld = self._leave.withheld((chosen.name, *key))
         if withheld:
             account = replace(account.under_way(True, True, True), trying=withheld)
+        every = (str(target.ref), EVERY)
         purse = current.get()
         dollars = None if purse is None else purse.left
         ask = Ask(
@@ -192,12 +196,15 @@ class Planning:
             dollars=dollars,
             temperature=self._drawn_at(request, model, options),
             account=account,
+            together=chosen.account(every),
         )
         plan = checked_plan(chosen.policy, ask, options, figures, self._rng)
         used = next((c for c in options.plans if plan.key == (c.target, c.method, c.drafter)), None)
         hoped = used is not None and untried(used, figures(used))
         if plan.trial or plan.yardstick or plan.strays or hoped:
             handle.on_finish(chosen.begin(key, plan))
+            if used is not None and fresh(used, figures(used)) and traffic != EVERY:
+                handle.on_finish(chosen.begin(every, plan))
             handle.on_finish(self._leave.exploring((chosen.name, *key)))
         how = measured_as(Method.SCORE, options.judge)
         for name in model.drafts:
@@ -246,9 +253,22 @@ class Planning:
         found = reckoning.settled(report)
         if found is None or not isinstance(chosen.policy, Accounting):
             return
+        for each in dict.fromkeys((key, (key[0], EVERY))):
+            self._enter(chosen, reckoning.plan, found, each)
+
+    def _enter(
+        self,
+        chosen: Chosen,
+        plan: Plan,
+        found: tuple[Forecast, Forecast],
+        key: tuple[str, str],
+    ) -> None:
+        """Into one account."""
+        if not isinstance(chosen.policy, Accounting):
+            return
         account = chosen.accounts.get(key, Account())
         try:
-            after = chosen.policy.settle(account, reckoning.plan, *found)
+            after = chosen.policy.settle(account, plan, *found)
         except Exception:  # A policy of one's own: the request has been answered.
             log.exception("policy %s: settle() failed", type(chosen.policy).__name__)
             return

@@ -20,7 +20,7 @@ def test_snapshots_do_not_change() -> None:
     seen.round("t", "d", "c", drafted=4, accepted=2, judged=3, draft_s=0.04, verify_s=0.5)
     seen.plain("t", "c", ttft_s=0.2, tpot_s=0.05, tokens=10)
     after = seen.snapshot("t", "d", "c")
-    assert before == Snapshot()
+    assert before == Snapshot(of_its_own=0.0)
     rates = [p / n for p, n in zip(after.acceptance.passed, after.acceptance.judged, strict=True)]
     assert rates == [1, 1, 0]
     assert (after.verify_s, after.draft_s) == (pytest.approx(0.5), pytest.approx(0.01))
