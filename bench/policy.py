@@ -26,6 +26,7 @@ from specroute.policy.base import Policy
 from specroute.policy.make import make_policy
 from specroute.simulate.grid import full, grid
 from specroute.simulate.judge import Cell, judge, mean_and_worst_decile, verdicts
+from specroute.simulate.newcomer import newcomers
 from specroute.simulate.peers import Confidence, Ema, FixedFive, Heuristic, Ucb
 from specroute.simulate.planning import per_request_and_round
 from specroute.simulate.scenario import ALPHAS, ROUND_TRIPS_S, Scenario
@@ -178,6 +179,7 @@ def main() -> int:
         heat_png(values, args.png)
     found = verdicts(cells, list(PEERS))
     found.append(tuning())
+    found += newcomers(partial(preset, "latency"))
     found += per_request_and_round(preset("latency"))
     for verdict in found:
         print(f"{'pass' if verdict.holds else 'FAIL'}  {verdict.said}: {verdict.figure}")

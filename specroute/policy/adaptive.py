@@ -257,8 +257,8 @@ class Adaptive:
         lose little if this class is another matter; ``next_round`` goes on while they win."""
         candidate, offer, account = choice.candidate, choice.offer, ask.account
         said = (
-            f"{_named(candidate)} would run at {choice.gain:.2f} times the plain pace if this class "
-            "were like others"
+            f"{_named(candidate)} would run at {choice.gain:.2f} times the plain pace if this "
+            "class were like others"
         )
         if account.trying or ask.together.trying:
             why = account.trying or ask.together.trying

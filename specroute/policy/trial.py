@@ -27,7 +27,7 @@ MODEST = 4
 """A trial of more than one round may lose no more than one part in so many of what may be lost."""
 KS = (2, 16)
 """The smallest and the largest K of a trial."""
-FRESH = 40.0
+FRESH = 16.0
 """Judged tokens of its own below which a class is new: what is promised is other classes' word."""
 FIRST_K = 4
 """The largest K of a new class's first rounds,"""

@@ -13,8 +13,10 @@ from typing import Protocol, runtime_checkable
 from specroute.candidates import PLAIN, Candidate, Candidates
 from specroute.measure import Snapshot
 from specroute.policy.account import Account
+from specroute.policy.adaptive import Adaptive
 from specroute.policy.base import Accounting, Ask, Forecast, Plan, Policy
 from specroute.policy.forecast import plain_call
+from specroute.sharing.accounts import Change
 from specroute.simulate.feed import Feed
 from specroute.simulate.request import Request
 from specroute.simulate.world import World
@@ -90,8 +92,13 @@ def run(
             if plain is not None:
                 dollars_known = world.prices(taken.target) is not None
                 spent = Forecast(taken.seconds, taken.dollars if dollars_known else None)
-                accounts[""] = policy.settle(together, plan, spent, plain)
-                accounts[traffic] = policy.settle(account, plan, spent, plain)
+                after = accounts[traffic] = policy.settle(account, plan, spent, plain)
+                if traffic:
+                    plain_j = (
+                        policy.objective.j(plain) if isinstance(policy, Adaptive) else plain.seconds
+                    )
+                    change = Change.between(account, after, plain_j, plain.dollars)
+                    accounts[""] = change.of(together)
         if isinstance(policy, Learning):
             policy.learn(plan, world.tokens(i), taken.seconds)
     return Outcome(tuple(seconds), tuple(dollars), rounds, tuple(methods))

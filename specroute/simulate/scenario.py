@@ -95,6 +95,10 @@ class Scenario:
     """but for this share of them, which have ``SHORT``."""
     classes: int = 1
     """Traffic classes that requests belong to in turn; alike, but nobody knows that."""
+    new_at: int = 0
+    """From this request on all are of another class (0: never),"""
+    new_alpha: float = 0.0
+    """which has this α."""
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -102,6 +106,8 @@ class Scenario:
 
     def alpha_at(self, i: int) -> float:
         """α at request i."""
+        if 0 < self.new_at <= i:
+            return self.new_alpha
         if self.drift in ("step", "slow") and self.steps == "alpha":
             return self.alpha + (_opposite(ALPHAS, self.alpha) - self.alpha) * self._gone(i)
         return self.alpha

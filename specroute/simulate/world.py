@@ -126,7 +126,10 @@ class Synthetic:
         self._runs: dict[tuple[int, str, str], list[int]] = {}
 
     def traffic(self, i: int) -> str:
-        return f"class {i % self.scenario.classes}" if self.scenario.classes > 1 else ""
+        scenario = self.scenario
+        if scenario.new_at:
+            return "new" if i >= scenario.new_at else "old"
+        return f"class {i % scenario.classes}" if scenario.classes > 1 else ""
 
     def context(self, i: int) -> int:
         return self.contexts[i]

@@ -253,29 +253,20 @@ class Planning:
         found = reckoning.settled(report)
         if found is None or not isinstance(chosen.policy, Accounting):
             return
-        for each in dict.fromkeys((key, (key[0], EVERY))):
-            self._enter(chosen, reckoning.plan, found, each)
-
-    def _enter(
-        self,
-        chosen: Chosen,
-        plan: Plan,
-        found: tuple[Forecast, Forecast],
-        key: tuple[str, str],
-    ) -> None:
-        """Into one account."""
-        if not isinstance(chosen.policy, Accounting):
-            return
         account = chosen.accounts.get(key, Account())
         try:
-            after = chosen.policy.settle(account, plan, *found)
+            after = chosen.policy.settle(account, reckoning.plan, *found)
         except Exception:  # A policy of one's own: the request has been answered.
             log.exception("policy %s: settle() failed", type(chosen.policy).__name__)
             return
         chosen.accounts[key], plain = after, found[1]
-        self._accounts.settled(
-            chosen.name, key, Change.between(account, after, _j(chosen, plain), plain.dollars)
-        )
+        change = Change.between(account, after, _j(chosen, plain), plain.dollars)
+        self._accounts.settled(chosen.name, key, change)
+        every = (key[0], EVERY)
+        if key != every:
+            # Popped, so that it stays the newest: all classes need it.
+            chosen.accounts[every] = change.of(chosen.accounts.pop(every, Account()))
+            self._accounts.settled(chosen.name, every, change)
         if len(chosen.accounts) > _MOST_ACCOUNTS:
             chosen.accounts.pop(next(iter(chosen.accounts)))
 

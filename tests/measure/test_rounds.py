@@ -8,7 +8,7 @@ import random
 import pytest
 
 from specroute.measure import AcceptanceCounts
-from specroute.measure.acceptance import MAX_K, STRENGTH
+from specroute.measure.acceptance import MAX_K, NO_EVIDENCE, STRENGTH, hardness
 from specroute.measure.lifetable import HALF_LIFE_S, SHADOW, Rounds
 
 
@@ -101,10 +101,39 @@ def test_a_class_is_lent_what_the_others_saw() -> None:
     """At each position at most the prior's strength, at the others' rate."""
     _, mine, other = tree()
     play(other, 0.9, 500)
-    mine.add(0, 1, at=0.0)
+    mine.add(9, 10, at=0.0)
     evidence = mine.evidence()
     assert evidence.judged[0] == pytest.approx(1 + STRENGTH)
-    assert evidence.passed[0] == pytest.approx(0.9 * STRENGTH, abs=0.3)
+    assert evidence.passed[0] == pytest.approx(1 + 0.9 * STRENGTH, abs=0.3)
+
+
+def test_a_class_that_is_refused_is_lent_less_at_every_position() -> None:
+    """Its first rounds tell of positions that they never got to; how often it is refused is how
+    often the others are, to one power at all positions."""
+    _, mine, other = tree()
+    play(other, 0.9, 500)
+    before = mine.lends().survival(8)
+    for _ in range(6):
+        mine.add(0, 1, at=0.0)
+    evidence = mine.evidence()
+    rates = [p / n for p, n in zip(evidence.passed, evidence.judged, strict=True)]
+    assert max(rates[1:8]) < 0.6
+    assert evidence.survival(8)[7] < before[7] / 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("power", [0.3, 1.0, 4.0, 12.0])
+def test_hardness_is_the_power_that_made_the_rounds(power: float, seed: int) -> None:
+    """Of rounds whose every token passes with the others' rate to that power."""
+    rng, rates = random.Random(seed), [0.8, 0.9, 0.95, 0.97] * 2
+    own = AcceptanceCounts()
+    for _ in range(400):
+        passed = 0
+        while passed < 8 and rng.random() < rates[passed] ** power:
+            passed += 1
+        own.add(passed, min(passed + 1, 8))
+    assert hardness(own.frozen(), rates) == pytest.approx(power, rel=0.35)
+    assert hardness(NO_EVIDENCE, rates) == 1.0
 
 
 def test_lending_survives_fading_and_changes() -> None:

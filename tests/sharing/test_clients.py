@@ -81,7 +81,7 @@ def tried(told: Report) -> bool:
 
 def sure(told: Report) -> bool:
     """Whether it was speculated on in the hope to win, and not to find out."""
-    return told.rounds > 0 and "is predicted to take" in told.plan_reason
+    return told.rounds > 0 and not tried(told)
 
 
 def given_up(told: Report) -> bool:
