@@ -98,12 +98,12 @@ def seen(plan: Plan, accepted: int, rounds: int, own: Acceptance, committed: int
 
 
 def test_the_requests_own_rounds_decide_whether_it_goes_on() -> None:
-    """Refused, it is plain after five rounds; accepted, K grows at once."""
+    """Refused, it is plain after four rounds; accepted, K grows at once."""
     policy, figured = Adaptive(Objective(1.0)), new()
     plan = planned(figured)
     for rounds in range(plan.tries, 9):
         refused = seen(plan, 0, rounds, Acceptance((0.0,), (float(rounds),)), rounds)
-        assert (policy.next_k(refused, figured) > 0) == (rounds < 5)
+        assert (policy.next_k(refused, figured) > 0) == (rounds < 4)
     whole = Acceptance((1.0,) * plan.k, (1.0,) * plan.k)
     assert policy.next_k(seen(plan, plan.k, 1, whole, plan.k + 1), figured) > plan.k
 
