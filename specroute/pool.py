@@ -35,6 +35,7 @@ from specroute.profiles import capabilities_for, load_profile
 from specroute.reporting import ReportHandle, new_id
 from specroute.target import first_look, prefill
 from specroute.target.calibration import QUESTION, calibrate
+from specroute.target.shared_post import SharedPost
 from specroute.target.target import Target
 from specroute.types import Report, TargetRef
 from specroute.vocabulary import Vocabulary, load_vocabulary
@@ -130,7 +131,7 @@ class Pool:
             from specroute.draft.factory import make_drafter
 
             found = self._drafters[name] = make_drafter(
-                self.draft_config(name), self._draft_http, prefill.continued
+                self.draft_config(name), self._draft_http, prefill.continued, SharedPost
             )
         return found
 

@@ -10,6 +10,7 @@ from specroute.draft.base import Drafter
 from specroute.errors import ConfigError
 
 if TYPE_CHECKING:
+    from specroute.draft.remote import Sharing
     from specroute.http.client import HttpClient
 
 KINDS = ("local", "ngram", "remote")
@@ -19,12 +20,14 @@ def make_drafter(
     config: DraftConfig,
     http: Callable[[str], HttpClient],
     continued: Callable[[Mapping[str, Any], str, str], dict[str, Any]] | None = None,
+    sharing: Sharing | None = None,
 ) -> Drafter:
     """The drafter that ``config`` describes; nothing is loaded or asked yet.
 
     For remote drafts ``http`` gives the client of a configured provider, and ``continued`` turns a
     chat body into one that goes on after a text in a prefill dialect; without it a remote draft of
-    a chat is asked for once, from its start. The draft's own temperature is the engine's to apply.
+    a chat is asked for once, from its start; ``sharing`` lets drafts by ids that leave together
+    share a request. The draft's own temperature is the engine's to apply.
     Raises :class:`ConfigError` where the table lacks what its kind needs.
     """
     where = f"drafts.{config.name}"
@@ -51,4 +54,5 @@ def make_drafter(
         raise ConfigError(f"{where}.provider is missing: a remote draft needs one")
     from specroute.draft.remote import remote_drafter
 
-    return remote_drafter(config.name, config.model, http(config.provider), continued)
+    provider = http(config.provider)
+    return remote_drafter(config.name, config.model, provider, continued, sharing)

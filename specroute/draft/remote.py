@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -54,8 +54,16 @@ class Post(Protocol):
     async def __call__(self, path: str, payload: Mapping[str, Any]) -> Mapping[str, Any]: ...
 
 
+Sharing = Callable[["HttpClient", str, Callable[[], Deadline]], Post]
+"""(client, model, deadlines) → what posts a prompt, in a list with those that leave with it."""
+
+
 def remote_drafter(
-    name: str, model: str, http: HttpClient, continued: Continued | None = None
+    name: str,
+    model: str,
+    http: HttpClient,
+    continued: Continued | None = None,
+    sharing: Sharing | None = None,
 ) -> RemoteDrafter:
     """A drafter over a configured provider's client."""
     provider = http.provider
@@ -71,15 +79,18 @@ def remote_drafter(
                 yield event.data
 
     capabilities = capabilities_for(load_profile(provider.profile), provider, model)
-    by_ids = IdDrafts(name, model, capabilities, _Calls(http, timeouts, model, post))
+    together: Post = post
+    if sharing is not None and capabilities.list_prompts:
+        together = sharing(http, model, lambda: Deadline(timeouts))
+    by_ids = IdDrafts(name, model, capabilities, _Calls(http, timeouts, together))
     return RemoteDrafter(name, model, post, capabilities, continued, stream=stream, by_ids=by_ids)
 
 
 class _Calls:
     """Calls for drafts by ids, over a provider's client."""
 
-    def __init__(self, http: HttpClient, timeouts: Timeouts, model: str, post: Post) -> None:
-        self._http, self._timeouts, self._model, self.post = http, timeouts, model, post
+    def __init__(self, http: HttpClient, timeouts: Timeouts, together: Post) -> None:
+        self._http, self._timeouts, self.together = http, timeouts, together
 
     async def tokenize(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         deadline = Deadline(self._timeouts)
@@ -87,9 +98,6 @@ class _Calls:
             "/tokenize", payload, deadline, root=True, purpose="render"
         )
         return reply.data
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[Any] | None:
-        return self._http.supervisor.spawn(work, name="joint draft", apart=True)
 
 
 class RemoteDrafter:

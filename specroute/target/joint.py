@@ -67,8 +67,10 @@ class LeftOut(ProviderError):
 class Joint:
     """One target's shared requests. Belongs to one event loop."""
 
-    def __init__(self, http: HttpClient, ref: TargetRef) -> None:
+    def __init__(self, http: HttpClient, ref: TargetRef, what: str = "scoring rounds") -> None:
+        """``what`` is in them, for the log."""
         self._http = http
+        self._what = what
         self._ref = ref
         self._ready: dict[object, list[Seat]] = {}
         self._refusals = 0
@@ -108,7 +110,7 @@ class Joint:
         """What came back jointly can't be right: nothing is sent so again."""
         if not self.off:
             self.off = reason
-            log.info("%s: scoring rounds share no request any more: %s", self._ref, reason)
+            log.info("%s: %s share no request any more: %s", self._ref, self._what, reason)
 
     def _leave(self, kind: object) -> None:
         seats = [seat for seat in self._ready.pop(kind) if not seat.company.done()]
@@ -193,9 +195,8 @@ class Joint:
                 self._most_rounds = max(len(seats) // 2, 2)
                 self._most_bytes = sum(joining.size_of(seat.request) for seat in seats) // 2
                 said = f"{len(seats)} in one request were refused"
-                log.info(
-                    "%s: scoring rounds: %s, fewer go together now", self._http.provider.name, said
-                )
+                name = self._http.provider.name
+                log.info("%s: %s: %s, fewer go together now", name, self._what, said)
             if self._refusals >= REFUSALS:
                 self.distrust(f"{REFUSALS} in a row failed, the last: {error}")
         for seat in seats:

@@ -15,11 +15,9 @@ from specroute.context import Committed, Prompt
 from specroute.draft.by_ids import LOOK_S, IdDrafts
 from specroute.draft.remote import RemoteDrafter
 from specroute.errors import ConnectFailed, DraftError, StatusError
-from specroute.limits.purse import Purse, held
 from specroute.profiles import Capabilities
 from specroute.reference.running import ReferenceServer
 from specroute.reference.script import Script
-from specroute.types import Usage
 from tests.support.scripted import ScriptVocabulary
 from tests.support.tiny import save_model, save_tokenizer
 
@@ -47,7 +45,6 @@ class Fleet:
         self.cancelled = False
         self.reverse = False
         self.now = 0.0
-        self._tasks: list[asyncio.Task[Any]] = []
 
     async def post(self, path: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
         prompt, k = payload.get("prompt"), payload.get("max_tokens", 1)
@@ -78,9 +75,8 @@ class Fleet:
             raise self.rendered
         return {"tokens": self.rendered}
 
-    def spawn(self, work: Any) -> asyncio.Task[Any]:
-        self._tasks.append(asyncio.get_running_loop().create_task(work))
-        return self._tasks[-1]
+    async def together(self, path: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        return await self.post(path, payload)
 
 
 def status(code: int) -> StatusError:
@@ -89,87 +85,6 @@ def status(code: int) -> StatusError:
 
 def drafts(fleet: Fleet) -> IdDrafts:
     return IdDrafts("fleet", "small", CAPS, fleet, lambda: fleet.now)
-
-
-async def test_drafts_of_one_turn_leave_together() -> None:
-    """Each gets its own part and its share of the bill; one with another K leaves by itself."""
-    fleet = Fleet()
-    fleet.reverse = True
-    made = drafts(fleet)
-    a, b, c = await asyncio.gather(
-        made.ask((1, 2), 2), made.ask((1, 2, 3, 4), 2), made.ask((5,), 1)
-    )
-    assert (a.ids, b.ids, c.ids) == ((3, 4), (5, 6), (6,))
-    assert (a.usage, b.usage, c.usage) == (Usage(2, 2), Usage(4, 2), Usage(1, 1))
-    assert sorted(fleet.asked, key=str) == [
-        ("/completions", [5], 1),
-        ("/completions", [[1, 2], [1, 2, 3, 4]], 2),
-    ]
-    assert (made.requests, made.drafts) == (2, 3)
-
-
-async def test_a_crowd_is_cut_into_lists() -> None:
-    """64 prompts at most are in one request."""
-    fleet = Fleet()
-    found = await asyncio.gather(*(drafts_ask for drafts_ask in _many(drafts(fleet), 130)))
-    assert [d.ids for d in found] == [(n + 1,) for n in range(130)]
-    assert [len(prompt) for _, prompt, _ in fleet.asked] == [64, 64, 2]
-
-
-def _many(made: IdDrafts, n: int) -> list[Any]:
-    return [made.ask((i,), 1) for i in range(n)]
-
-
-async def test_a_refused_list_is_asked_one_by_one_from_then_on() -> None:
-    """A server may take ids and no lists."""
-    fleet = Fleet()
-    fleet.refuse = lambda prompt: status(400) if isinstance(prompt[0], list) else None
-    made = drafts(fleet)
-    for _ in range(2):
-        found = await asyncio.gather(made.ask((1,), 1), made.ask((2,), 1))
-        assert [d.ids for d in found] == [(2,), (3,)]
-    assert [isinstance(p[0], list) for _, p, _ in fleet.asked] == [True, *[False] * 4]
-
-
-async def test_what_a_provider_says_of_itself_is_everybodys_answer() -> None:
-    """Busy, or gone: nobody asks again by itself."""
-    fleet = Fleet()
-    fleet.refuse = lambda prompt: status(429)
-    made = drafts(fleet)
-    found = await asyncio.gather(made.ask((1,), 1), made.ask((2,), 1), return_exceptions=True)
-    assert [type(error) for error in found] == [StatusError, StatusError]
-    assert len(fleet.asked) == 1
-
-
-async def test_a_caller_who_leaves_is_not_noticed_by_the_others() -> None:
-    """The request ends when the last of them has gone."""
-    fleet = Fleet()
-    fleet.wait = asyncio.Event()
-    made = drafts(fleet)
-    tasks = [asyncio.ensure_future(ask) for ask in _many(made, 3)]
-    await fleet.arrived.wait()
-    tasks[0].cancel()
-    await asyncio.wait(tasks[:1])
-    fleet.wait.set()
-    assert [(await task).ids for task in tasks[1:]] == [(2,), (3,)]
-    fleet.wait.clear()
-    fleet.arrived.clear()
-    tasks = [asyncio.ensure_future(ask) for ask in _many(made, 2)]
-    await fleet.arrived.wait()
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    await asyncio.wait(fleet._tasks)
-    assert fleet.cancelled
-
-
-async def test_a_request_with_a_budget_of_its_own_asks_alone() -> None:
-    """What is held back for a call is held in one purse."""
-    fleet = Fleet()
-    made = drafts(fleet)
-    with held(Purse(1.0, 0.1)):
-        await asyncio.gather(made.ask((1,), 1), made.ask((2,), 1))
-    assert [prompt for _, prompt, _ in fleet.asked] == [[1], [2]]
 
 
 def drafter(fleet: Fleet, made: IdDrafts | None = None) -> RemoteDrafter:

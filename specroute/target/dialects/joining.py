@@ -107,7 +107,7 @@ def parted(data: Mapping[str, Any], requests: Sequence[Request]) -> list[Part]:
             continue
         made: dict[str, Any] = {**data, joins.answers_in: mine}
         if isinstance(bill, Mapping):
-            made["usage"] = _on_the_wire(usage)
+            made["usage"] = on_the_wire(usage)
         parts.append(Part(made, usage))
     return parts
 
@@ -156,6 +156,9 @@ def _divided(
 
 def _made(answer: Mapping[str, Any], echoed: Any) -> int:
     """Tokens that an answer shows as generated; one where that can't be told."""
+    ids = answer.get("token_ids")
+    if isinstance(ids, list) and not echoed:
+        return len(ids)
     shown = answer.get("logprobs")
     shown = shown if isinstance(shown, Mapping) else {}
     tokens = next((shown[n] for n in ("tokens", "content") if isinstance(shown.get(n), list)), None)
@@ -179,7 +182,7 @@ def shares(total: int | None, weights: Sequence[int]) -> list[int | None]:
     return list(parts)
 
 
-def _on_the_wire(usage: Usage) -> dict[str, Any]:
+def on_the_wire(usage: Usage) -> dict[str, Any]:
     told: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
