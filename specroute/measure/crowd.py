@@ -239,6 +239,11 @@ class Crowding:
         """Requests under way beside one that asks."""
         return max(self._counts[0] - 1, 0)
 
+    @property
+    def streaming(self) -> bool:
+        """Whether a plain stream is under way whose first token is there."""
+        return self._counts[3] > 0
+
     def mark(self, now: float) -> tuple[float, float]:
         """To tell later how many others were under way since."""
         self._move(now, 3, 0)
@@ -261,21 +266,37 @@ class Crowding:
         committed, seconds, scoring = self._kept
         sequences = requests - speculating + self._counts[2]
         tempo, passes = self.tempo.law(), self.passes.law()
+        per_sequence = _pooled(_slope(tempo, 1), _slope(passes, 1, 1 / WAITS))
+        each = per_sequence.mean
         return Crowd(
             target,
             max(requests - 1, 0),
             max(speculating - speculates, 0),
             min(1.0, scoring / seconds) if seconds else 0.0,
             committed / seconds if seconds and committed else None,
-            None if tempo is None else tempo.mean_at(sequences, self.tempo.ordinary[1]),
-            None if passes is None else passes.mean_at(sequences, self.passes.ordinary[1]),
-            _pooled(_slope(tempo, 1), _slope(passes, 1, 1 / WAITS)),
+            _beside(tempo, self.tempo.ordinary, sequences, each),
+            _beside(passes, self.passes.ordinary, sequences, each * WAITS),
+            per_sequence,
             _pooled(_slope(tempo, 2), _slope(passes, 2)),
             WAITS * max(self._tempo - self._timed, 0.0),
             self.rereads,
             0.0 if drafting is None else drafting.others(speculating - speculates),
             _NONE if drafting is None else drafting.slope(),
         )
+
+
+def _beside(
+    law: Law | None, ordinary: tuple[float, float], sequences: float, each: float
+) -> float | None:
+    """A law's seconds at so many sequences. Where there are more than it has seen, each further one
+    adds what both laws show together: while all speculate no stream is timed, and while all stream
+    no scoring request is."""
+    if law is None:
+        return None
+    x, y = ordinary
+    if sequences <= x:
+        return law.mean_at(sequences, y)
+    return law.mean_at(x, y) + max(each, law.per_x) * (sequences - x)
 
 
 def _slope(law: Law | None, which: int, unit: float = 1.0) -> Estimate | None:

@@ -44,8 +44,10 @@ def read(
     mine = rounds if measured.rounds.get((target, drafter, how, traffic)) is rounds else _NO_ROUNDS
     prediction = _prediction(measured, target, drafter, names)
     in_flight = max(seen.in_flight - 1, 0)
-    ttft = scaled(seen.ttft.law(), stale(own.ttft.estimate(seen.ttft.epoch), seen.idle))
-    tpot = scaled(seen.tpot.law(), stale(own.tpot.estimate(seen.tpot.epoch), seen.idle))
+    # Streams that are under way are timed as they come: the pace is no older than they are.
+    idle = 0 if seen.crowd.streaming else seen.idle
+    ttft = scaled(seen.ttft.law(), stale(own.ttft.estimate(seen.ttft.epoch), idle))
+    tpot = scaled(seen.tpot.law(), stale(own.tpot.estimate(seen.tpot.epoch), idle))
     at = (prompt_tokens, in_flight) if prompt_tokens else seen.ttft.ordinary
     answer = _answer(measured, target, names)
     law = round_law_now(seen, judged)
@@ -77,7 +79,7 @@ def read(
         draw=judged.draw.estimate(),
         failures=seen.failed.estimate(),
         limited=seen.limited.estimate(),
-        idle=seen.idle,
+        idle=idle,
         quickened=_quickened(measured, target, seen),
         in_flight=in_flight,
         crowd=seen.crowd.frozen(target, draft.crowd) if in_flight else NOBODY,

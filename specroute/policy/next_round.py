@@ -110,12 +110,15 @@ def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds
     theirs = worth * plain + taken.per_token
     if trial and (ours > theirs or _lags(view, tpot_s)):
         return 0
-    if _too_dear(paid / best.tokens, snapshot, context - view.committed, asked.max_cost_ratio):
-        return 0
     answer = snapshot.pace.answer_tokens or 0.0
     left = max(answer - view.committed, 16.0)
     if view.remaining is not None:
         left = min(left, view.remaining)
+    each, prompt = paid / best.tokens, context - view.committed
+    if _too_dear(each, snapshot, prompt, asked.max_cost_ratio) and each > _rest(
+        snapshot, context, left
+    ):
+        return 0
     again = (ttft_s or 0.0) + weigh(snapshot.usd_round_prompt) * context
     again = worth * again + taken.per_prompt
     return 0 if (ours - theirs) * left > again else max(best.k, 1)
@@ -176,6 +179,13 @@ def _too_dear(each: float, snapshot: Snapshot, prompt: float, ratio: float) -> b
         return False
     answer = snapshot.pace.answer_tokens or 256.0
     return each > ratio * (usd_out + usd_in * prompt / answer)
+
+
+def _rest(snapshot: Snapshot, context: float, left: float) -> float:
+    """Dollars a token of a plain stream that takes over for the ``left`` ones: it reads the context
+    once more, so that the last few tokens cost more there than in a round, dear as that is."""
+    asked = (snapshot.usd_round_prompt or 0.0) * context
+    return (snapshot.usd_out or 0.0) + asked / max(left, 1.0)
 
 
 def _timed(view: RoundView, snapshot: Snapshot, context: float) -> float:

@@ -62,6 +62,52 @@ def test_a_server_with_room_is_no_slower_for_one_more() -> None:
     assert found.per_token.mean < 2e-6
 
 
+def test_scoring_requests_show_what_a_stream_would_take_beside_them() -> None:
+    """Streams were timed while there were three, in steps of 20 ms. Then all speculate: of 50
+    scoring requests each takes one and a half steps of 2.5 ms a request. Nobody streams, and yet it
+    is known that a stream's token would take far longer than 20 ms."""
+    crowd, now = Target().crowd, 0.0
+    pulses = [Pulse(crowd, lambda: now) for _ in range(3)]
+    for _ in pulses:
+        crowd.begin(now)
+    for _ in range(400):
+        now += 0.02
+        for pulse in pulses:
+            pulse(1)
+    for pulse in pulses:
+        pulse.end()
+    for _ in pulses:
+        crowd.speculates(now, True)
+    for n in range(4, 51):
+        crowd.begin(now)
+        crowd.speculates(now, True)
+        for _ in range(4):
+            for _ in range(n):
+                crowd.scoring(now, 8)
+            now += 1.5 * max(0.02, 0.0025 * n) + 0.01
+            for _ in range(n):
+                crowd.scored(now)
+    for _ in range(50):
+        crowd.scoring(now, 8)
+    found = crowd.frozen()
+    assert found.tpot_s is not None
+    assert 0.06 < found.tpot_s < 0.14
+
+
+def test_a_pace_is_not_stale_while_streams_are_under_way() -> None:
+    """Nobody needs to go plain only to time one then."""
+    seen = Measurements()
+    seen.plain("t", "", ttft_s=0.1, tpot_s=0.04, tokens=50)
+    for _ in range(9):
+        seen.planned("t", "d", "", tried=True)
+    assert seen.snapshot("t", "d", "").idle == 9
+    pulse = Pulse(seen.targets["t"].crowd, lambda: 1.0)
+    pulse(1)
+    assert seen.snapshot("t", "d", "").idle == 0
+    pulse.end()
+    assert seen.snapshot("t", "d", "").idle == 9
+
+
 def test_counts_leave_out_the_one_that_asks() -> None:
     """Three requests, of which two make rounds."""
     seen = Measurements()

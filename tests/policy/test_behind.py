@@ -10,6 +10,7 @@ import pytest
 from specroute.candidates import PLAIN, Candidate, Candidates
 from specroute.measure import Acceptance
 from specroute.measure.crowd import Crowd
+from specroute.measure.estimate import Estimate
 from specroute.policy.account import Account
 from specroute.policy.adaptive import Adaptive
 from specroute.policy.base import Ask, Forecast, Plan, RoundView
@@ -64,6 +65,20 @@ def test_a_crowd_has_slowed_plain_streams_down_as_well() -> None:
     assert Adaptive().next_k(view, figures()) == 0
     crowd = Crowd("t", others=20, tpot_s=0.2)
     assert Adaptive().next_k(view, replace(figures(), crowd=crowd)) > 0
+
+
+def test_the_last_tokens_are_no_dearer_in_a_round_than_in_a_stream() -> None:
+    """Six tokens are left and max_cost_ratio is 1: by itself such a round costs more a token than
+    plain does, but a stream that takes over reads the context once more. With 60 left it doesn't
+    matter, and the rest goes plain."""
+    priced = figures(usd_in=3e-6, usd_out=15e-6, usd_cached=0.3e-6, context=190)
+    known = replace(priced, round_cached=Estimate.exactly(0.9), acceptance=rate(0.9))
+    policy = Adaptive(Objective(1.0, max_cost_ratio=1.0))
+    plan = score(usd_per_second=1e-5)
+    late = RoundView(9, 94, 6, Acceptance(), None, None, plan, 254)
+    assert policy.next_k(late, known) > 0
+    early = replace(late, committed=40, remaining=60, context=200)
+    assert policy.next_k(early, known) == 0
 
 
 def test_rounds_in_flight_are_not_late_yet() -> None:
