@@ -107,10 +107,13 @@ def best_flight(
         took, drafting, each = (base + per_token * k) * timed, k * draft_s, asked + usd_in * k
         reached = survival[k::k]
         further = sum(reached) + beyond / k
+        least = drafting + took + further * drafting
+        if best is not None and least + (further + depths[0]) * each >= best[0]:
+            continue  # Even without a wait.
         for depth in depths:
             wait = took - (depth - 1) * drafting
             drafts = wait <= 0
-            seconds = drafting + took + further * drafting
+            seconds = least
             if not drafts:
                 seconds += (sum(reached[depth - 1 :: depth]) + beyond / (k * depth)) * wait
             j = seconds + (further + depth) * each

@@ -10,7 +10,9 @@ import math
 from dataclasses import replace
 
 from specroute.measure import Snapshot
+from specroute.measure.acceptance import hardness
 from specroute.policy.base import RoundView
+from specroute.policy.chance import rates
 from specroute.policy.forecast import best_round, plain_pace, round_seconds, toll_of
 from specroute.policy.forecast_flight import best_flight
 from specroute.policy.objective import Objective
@@ -36,6 +38,8 @@ _BEHIND_BESIDE = 1.15
 """The first of these in ``prefix``, whose lanes slow down the stream that everything rests on,"""
 _HEARD = 16
 """after so many tokens."""
+_HARDER = 2.0
+"""How many times others' hazard tells a new class from them."""
 
 
 def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds: int = 0) -> int:
@@ -53,6 +57,8 @@ def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds
         return 0
     if plan is not None and plan.method is Method.PREFIX:
         if view.committed >= _HEARD and behind(view, snapshot, _BEHIND_BESIDE):
+            return 0
+        if plan.behind_s < math.inf and _is_another(view, snapshot):
             return 0
         return 1  # Nothing is lost by going on: each lane is weighed for itself (``worth``).
     if plan is not None and plan.method is not Method.SCORE:
@@ -132,6 +138,18 @@ def plain_pace_now(snapshot: Snapshot) -> tuple[float | None, float | None]:
     if tpot_s is None or now is None or snapshot.crowd.others < 1:
         return ttft_s, tpot_s
     return ttft_s, max(tpot_s, now)
+
+
+def _is_another(view: RoundView, snapshot: Snapshot) -> bool:
+    """Whether a new class is left after its first rounds in ``prefix``, where plain's own stream
+    goes on in any case: it is much harder than others are, or late already."""
+    plan, (ttft_s, tpot_s) = view.plan, plain_pace_now(snapshot)
+    if plan is None or tpot_s is None:
+        return False
+    if view.seconds - (ttft_s or 0.0) - view.committed * tpot_s > plan.behind_s:
+        return True
+    tried = view.rounds >= max(plan.tries, _MIN_ROUNDS)
+    return tried and hardness(view.own, rates(snapshot.acceptance)) > _HARDER
 
 
 def _lags(view: RoundView, tpot_s: float) -> bool:

@@ -108,6 +108,18 @@ def test_the_requests_own_rounds_decide_whether_it_goes_on() -> None:
     assert policy.next_k(seen(plan, plan.k, 1, whole, plan.k + 1), figured) > plan.k
 
 
+def test_lanes_of_a_new_class_end_where_it_is_harder() -> None:
+    """Or late: beside them plain's own stream goes on."""
+    policy, figured = Adaptive(Objective(1.0)), new()
+    plan = replace(planned(figured), method=Method.PREFIX, tries=2)
+    one = RoundView(3, 12, None, Acceptance((3.0,), (3.0,)), None, None, plan, 112, (6, 1), 0.5)
+    refused = replace(one, own=Acceptance((1.0,), (4.0,)))
+    late = replace(one, seconds=one.seconds + 0.2)
+    known = replace(refused, plan=replace(plan, behind_s=math.inf))
+    going_on = [policy.next_k(view, figured) > 0 for view in (one, refused, late, known)]
+    assert going_on == [True, False, False, True]
+
+
 def test_a_trial_of_a_new_class_is_left_once_it_is_late() -> None:
     """However much the rest is to bring."""
     figured = new()
