@@ -24,11 +24,14 @@ class Progress:
     resumed: int = 0
     cost_usd: float = 0.0
     """Dollars of this run's answers whose price is known."""
+    unpriced: int = 0
+    """Answers of this run whose price is not known."""
 
     def after(self, item: BatchItem) -> Progress:
         """With one more item."""
         cost = None
-        if item.ok and not item.resumed and item.report is not None:
+        new = item.ok and not item.resumed
+        if new and item.report is not None:
             cost = item.report.cost_usd
         return Progress(
             self.total,
@@ -36,7 +39,15 @@ class Progress:
             self.failed + (not item.ok),
             self.resumed + item.resumed,
             self.cost_usd + (cost or 0.0),
+            self.unpriced + (new and cost is None),
         )
+
+    @property
+    def cost(self) -> str:
+        """Dollars for a reader: what isn't known is not shown as 0."""
+        if not self.unpriced:
+            return f"${self.cost_usd:.4f}"
+        return f"${self.cost_usd:.4f} and unknown" if self.cost_usd else "cost unknown"
 
 
 def watching(progress: bool | OnItem | None, total: int) -> AbstractContextManager[OnItem | None]:
@@ -68,19 +79,17 @@ class _Bar(AbstractContextManager[OnItem]):
             TextColumn("batch"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[failed]} failed, ${task.fields[cost]:.4f}"),
+            TextColumn("{task.fields[failed]} failed, {task.fields[cost]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
         )
         self._rich.start()
-        self._task = self._rich.add_task("batch", total=self._total, failed=0, cost=0.0)
+        self._task = self._rich.add_task("batch", total=self._total, failed=0, cost="$0.0000")
         return self._shown
 
     def _shown(self, _: BatchItem, so_far: Progress) -> None:
-        self._rich.update(
-            self._task, completed=so_far.done, failed=so_far.failed, cost=so_far.cost_usd
-        )
+        self._rich.update(self._task, completed=so_far.done, failed=so_far.failed, cost=so_far.cost)
 
     def __exit__(self, *_: Any) -> None:
         self._rich.stop()

@@ -13,6 +13,7 @@ import pytest
 
 import specroute
 from specroute.batch import BatchItem, Progress, run_batch
+from specroute.types import Report
 from tests.client.world import configured, plain
 from tests.support.loopback import Exchange, completion
 
@@ -190,6 +191,25 @@ async def test_progress_is_told_of_every_item() -> None:
     async with configured(echo) as (_, client):
         await client.batch([chat("a"), chat("b")], concurrency=1, progress=watch)
     assert seen == [("re: a", 1), ("re: b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("costs", "said"),
+    [
+        ([0.5, 0.25], "$0.7500"),
+        ([None, None], "cost unknown"),
+        ([0.5, None], "$0.5000 and unknown"),
+    ],
+)
+def test_a_cost_that_isnt_known_is_not_shown_as_nothing(
+    costs: list[float | None], said: str
+) -> None:
+    """In the progress bar, as everywhere."""
+    so_far = Progress(2)
+    assert so_far.cost == "$0.0000"
+    for cost in costs:
+        so_far = so_far.after(BatchItem("x", body={}, report=Report("r", "m", cost_usd=cost)))
+    assert so_far.cost == said
 
 
 async def test_a_journal_spares_what_was_answered(tmp_path: Path) -> None:
