@@ -23,7 +23,8 @@ class Cache(Protocol):
         ...
 
     def release(self) -> None:
-        """Give its memory back; it isn't used again."""
+        """Give its memory back. One of a pool is empty then and may be filled again; any other
+        isn't used again."""
         ...
 
 

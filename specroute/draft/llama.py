@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from specroute.draft.pages import PagePool
+from specroute.draft.pages import OutOfPages, PagePool
 
 _SHAPES = {"llama", "mistral", "qwen2", "qwen3"}
 _FIXED_ROPE = {"default", "linear", "llama3", "yarn"}
@@ -87,17 +87,23 @@ class LlamaCache:
         self.pages.clear()
 
     def reserve(self, length: int) -> list[tuple[int, int]]:
-        """Make room for ``length`` tokens; (from, to) for each page that has to be copied first."""
+        """Make room for ``length`` tokens; (from, to) for each page that has to be copied first.
+        Raises :class:`OutOfPages`, and has taken none then."""
+        last = len(self.ids) // PAGE
+        copied = len(self.ids) % PAGE > 0 and not self._pool.writable(self.pages[last])
+        new: list[int] = []
+        try:
+            for _ in range(copied + max(-(-length // PAGE) - len(self.pages), 0)):
+                new.append(self._pool.take())
+        except OutOfPages:
+            self._pool.release(new)
+            raise
         copies = []
-        if len(self.ids) % PAGE:
-            last = len(self.ids) // PAGE
-            if not self._pool.writable(self.pages[last]):
-                page = self._pool.take()
-                copies.append((self.pages[last], page))
-                self._pool.release([self.pages[last]])
-                self.pages[last] = page
-        while self.held < length:
-            self.pages.append(self._pool.take())
+        if copied:
+            copies.append((self.pages[last], new.pop()))
+            self._pool.release([self.pages[last]])
+            self.pages[last] = copies[0][1]
+        self.pages += new
         return copies
 
     def filled(self, ids: Sequence[int]) -> None:
@@ -214,14 +220,18 @@ class LlamaDecoder:
         return seen.reshape(b * n, heads * size)
 
     def _reserve(self, batch: Sequence[tuple[Sequence[int], LlamaCache]]) -> None:
-        copies = [pair for ids, cache in batch for pair in cache.reserve(len(cache.ids) + len(ids))]
-        if self._pages.made > self._room:
-            self._grow()
-        for old, new in copies:
-            for pair in self._stores:
-                for store in pair:
-                    paged = store.view(self._kv_heads, -1, PAGE, self._head_size)
-                    paged[:, new] = paged[:, old]
+        copies: list[tuple[int, int]] = []
+        try:
+            for ids, cache in batch:
+                copies += cache.reserve(len(cache.ids) + len(ids))
+        finally:  # Where one finds no room, the others have their pages all the same.
+            if self._pages.made > self._room:
+                self._grow()
+            for old, new in copies:
+                for pair in self._stores:
+                    for store in pair:
+                        paged = store.view(self._kv_heads, -1, PAGE, self._head_size)
+                        paged[:, new] = paged[:, old]
 
     def _grow(self) -> None:
         """Have memory for the pages in use, at least twice as much as before."""

@@ -126,10 +126,8 @@ class Stepper:
     def _step(self, active: list[_Job[Any]]) -> None:
         """One pass: a token of each draft, and some of the prompts that are still being read."""
         able = [job for job in active if not job.held]
-        if not able:  # Nobody can go on until somebody leaves: the last one that came.
-            active[-1].fail(OutOfPages("the draft's cache is full (see max_memory)"))
-            for job in active:
-                job.held = False
+        if not able:
+            _make_room(active)
             return
         drafting = [job for job in able if len(job.left) == 1]
         block = BLOCK_BESIDE if drafting else BLOCK
@@ -157,6 +155,20 @@ class Stepper:
                 job.fail(error)
             else:
                 job.forwarded(count, row)
+
+
+def _make_room(active: Sequence[_Job[Any]]) -> None:
+    """Nobody can go on: the newest that has any memory gives it up, and reads its tokens again when
+    somebody has left (preemption by recomputation, arXiv 2309.06180, section 4.5). So the oldest
+    always ends, if it fits at all."""
+    newest = next((job for job in reversed(active[1:]) if job.cache.ids), None)
+    if newest is None:
+        active[0].fail(OutOfPages("the draft's cache is full (see max_memory)"))
+    else:
+        newest.left = (*newest.cache.ids, *newest.left)
+        newest.cache.release()
+    for job in active:
+        job.held = job is not active[0] and not job.cache.ids
 
 
 class _Job(Generic[T]):
