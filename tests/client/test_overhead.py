@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -22,6 +22,15 @@ from tests.client.world import MESSAGES
 from tests.support.loopback import DONE, chunk, completion
 
 OURS = str(Path(specroute.__file__).parent)
+
+
+@pytest.fixture(autouse=True)
+def _only_own_garbage() -> Iterator[None]:
+    """Collecting between calls goes through what they left, not through everything imported."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 class Calls(NamedTuple):
