@@ -212,7 +212,9 @@ class Session(Continuing):
                 proposal = await self._draft_with(drafter, k, greedy, after or before, whole, told)
             except DraftError as error:
                 failed = error
-                self.notes.append(f"draft {drafter.name!r} failed: {error}")
+                said = str(error)  # Ours name the draft themselves.
+                named = said.startswith(f"draft {drafter.name!r}")
+                self.notes.append(said if named else f"draft {drafter.name!r} failed: {said}")
                 continue
             if proposal:
                 # It goes on from here; one that had nothing gets its turn when this has none.

@@ -22,6 +22,7 @@ from specroute.serve.forward import (
     Scope,
     Send,
     TooLarge,
+    TooSlow,
     forward,
     send_error,
 )
@@ -96,6 +97,9 @@ class Proxy:
         except TooLarge:
             said = f"the request's body passes {MOST_BODY} bytes"
             await send_error(send, 413, {}, _error(said, "invalid_request_error", "too_large"))
+        except TooSlow:
+            said = "the request's body did not come to an end"
+            await send_error(send, 408, {}, _error(said, "invalid_request_error", "too_slow"))
         finally:
             self._running -= 1
             self.metrics.in_flight.set(self._running)

@@ -37,6 +37,14 @@ _DROPPED = frozenset(
 )
 
 
+UPLOAD_S = 60.0
+"""Seconds between two pieces of a request's body: a caller who stops holds a place."""
+
+
+class TooSlow(Exception):
+    """Nothing more of the body came for :data:`UPLOAD_S`."""
+
+
 class TooLarge(Exception):
     """The body passes :data:`MOST_BODY`."""
 
@@ -100,10 +108,15 @@ async def _gone(receive: Receive) -> None:
 
 
 async def read_body(receive: Receive) -> bytes | None:
-    """The request's body; ``None`` if the caller has gone. Raises :class:`TooLarge`."""
+    """The request's body; ``None`` if the caller has gone. Raises :class:`TooLarge` and
+    :class:`TooSlow`."""
     parts, size = [], 0
     while True:
-        message = await receive()
+        try:
+            async with asyncio.timeout(UPLOAD_S):
+                message = await receive()
+        except TimeoutError:
+            raise TooSlow from None
         if message["type"] == "http.disconnect":
             return None
         parts.append(message.get("body", b""))

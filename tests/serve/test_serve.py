@@ -13,6 +13,7 @@ import pytest
 from specroute.errors import ConfigError
 from specroute.reference.bundled import draft_dir, target_dir
 from specroute.reference.running import ReferenceServer
+from specroute.serve import forward
 from specroute.serve.keys import Keys, check_address
 from tests.client.world import KEYS, MESSAGES
 from tests.serve.world import serving
@@ -116,6 +117,20 @@ async def test_nobody_reachable_is_a_502() -> None:
     assert answer.status_code == 502
     assert answer.json()["error"]["code"] == "ConnectFailed"
     assert answer.headers["x-should-retry"] == "false"
+
+
+async def test_a_body_that_stops_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """408, and nothing is sent to a provider."""
+    monkeypatch.setattr(forward, "UPLOAD_S", 0.05)
+    async with serving(max_concurrent=1) as served, asyncio.timeout(10):
+        host, _, port = served.root.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+        writer.close()
+        assert served.server.seen == []
+        body = {"model": "smart", "messages": MESSAGES}
+        assert (await served.http.post("/v1/chat/completions", json=body)).status_code == 200
 
 
 @pytest.mark.parametrize(
