@@ -66,7 +66,9 @@ class Meter:
         """Mean per token that was drafted for it."""
         return self._draft.value
 
-    def figures(self, drafter: str, context: int, price: Price | None) -> Snapshot:
+    def figures(
+        self, drafter: str, context: int, price: Price | None, draft: Price | None = None
+    ) -> Snapshot:
         """The figures as they were when this drafter was first asked for the request, after
         ``context`` tokens: what it has seen since is ``own``, and would else count twice. The crowd
         is as it is now."""
@@ -77,7 +79,7 @@ class Meter:
             )
             each = self.prompt_per_token
             found = priced(replace(found, context=context, prompt_per_token=each), price)
-            self._figures[drafter] = found
+            found = self._figures[drafter] = draft_priced(found, draft)
         crowd = self.measurements.crowd(self.target, drafter, speculates=self._in_rounds)
         return found if found.crowd is crowd else replace(found, crowd=crowd)
 
@@ -265,4 +267,18 @@ def priced(snapshot: Snapshot, price: Price | None) -> Snapshot:
         usd_in=price.input / 1e6,
         usd_out=price.output / 1e6,
         usd_cached=None if cached is None else cached / 1e6,
+    )
+
+
+def draft_priced(snapshot: Snapshot, price: Price | None) -> Snapshot:
+    """``snapshot`` with what a draft's own provider bills per token."""
+    if price is None:
+        return snapshot
+    price = price.at(snapshot.context)
+    again = price.input if price.cached_input is None else price.cached_input
+    return replace(
+        snapshot,
+        usd_draft_in=price.input / 1e6,
+        usd_draft_out=price.output / 1e6,
+        usd_draft_again=again / 1e6,
     )

@@ -30,6 +30,7 @@ from specroute.http.deadline import UNLIMITED, Deadline
 from specroute.http.supervisor import Supervisor
 from specroute.ledger import Price, booked, price_for
 from specroute.measure import Measurements, Snapshot
+from specroute.meter import draft_priced
 from specroute.probed import refined
 from specroute.profiles import capabilities_for, load_profile
 from specroute.reporting import ReportHandle, new_id
@@ -159,9 +160,8 @@ class Pool:
             return figures
         price = self.price_of(f"{draft.provider}:{draft.model}")
         if price is None:
-            return replace(figures, usd_draft_in=None, usd_draft_out=None)
-        price = price.at(figures.context)
-        return replace(figures, usd_draft_in=price.input / 1e6, usd_draft_out=price.output / 1e6)
+            return replace(figures, usd_draft_in=None, usd_draft_out=None, usd_draft_again=None)
+        return draft_priced(figures, price)
 
     async def warm_up(self, announce: Announce) -> list[str]:
         """Load every drafter and calibrate every configured model's target now, rather than beside

@@ -146,9 +146,11 @@ class Session(Continuing):
 
     def snapshot(self) -> Snapshot:
         """The figures for this request's target, drafter and class as they were when it began, with
-        its context then and its price."""
+        its context then and its prices."""
         price = self.price_of(str(self.target.ref))
-        return self.meter.figures(self.drafter.name, self.context, price)
+        billed = self.draft_targets.get(self.drafter.name)
+        draft = None if billed is None else self.price_of(billed)
+        return self.meter.figures(self.drafter.name, self.context, price, draft)
 
     def survival(self, k: int) -> tuple[float, ...]:
         """S(1..k): measured, and updated by this request's own rounds."""

@@ -55,7 +55,10 @@ class Snapshot:
     usd_draft_in: float | None = 0.0
     """Dollars per prompt token of the draft's own provider; 0: it bills nothing,"""
     usd_draft_out: float | None = 0.0
-    """and per drafted token."""
+    """and per drafted token,"""
+    usd_draft_again: float | None = 0.0
+    """and per token of a context that it was sent before: at its price for cached input, where it
+    has one."""
     cached: Estimate | None = None
     """The share of a plain request's prompt that the server reads from its cache."""
     round_cached: Estimate | None = None

@@ -68,7 +68,7 @@ def score(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     """Rounds to the end: (N + E/2) / E(K) of them (the last one overshoots), each a scoring request
     and K drafted tokens, with K by the marginal rule on the measured survival. Each round is billed
     prompt, answer so far and draft as input, and one token of output; the first finds no more in
-    the server's cache than a plain call does."""
+    the server's cache than a plain call does. The draft's own provider bills each draft as well."""
     if figures.verify_s is None and figures.round_law is None:
         return None
     tokens = ask.answer_tokens(figures)
@@ -85,7 +85,20 @@ def score(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     dollars = best.prompts * ask.context * (figures.usd_prompt or 0.0)
     dollars += (rounds - 1) * best.prompts * context * (figures.usd_round_prompt or 0.0)
     dollars += rounds * (best.k * figures.usd_in + best.prompts * figures.usd_out)
+    dollars += (figures.usd_draft_in or 0.0) * ask.context + rounds * best.k * drafted_usd(figures)
+    dollars += (rounds - 1) * draft_asked_usd(figures, context)
     return Offer(Forecast(seconds, dollars), best.k, lost=lost)
+
+
+def drafted_usd(figures: Snapshot) -> float:
+    """Dollars that a drafted token costs at the draft's own provider. An unknown price can't be
+    weighed, as everywhere."""
+    return figures.usd_draft_out or 0.0
+
+
+def draft_asked_usd(figures: Snapshot, context: float) -> float:
+    """The same of a further draft after ``context`` tokens, before any is drafted."""
+    return (figures.usd_draft_again or 0.0) * context
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +140,9 @@ def best_round(
         draft_s = figures.draft_s if figures.draft_s is not None else UNTRIED_DRAFT_S
     base, per_token = round_seconds(figures, context)
     base, each = base * timed, draft_s + per_token * timed
-    usd_in = objective.weigh(figures.usd_in)
     asked = objective.weigh(figures.usd_round_prompt) * context + objective.weigh(figures.usd_out)
-    dollars_each = asked if figures.prompt_per_token else usd_in
+    dollars_each = asked if figures.prompt_per_token else objective.weigh(figures.usd_in)
+    dollars_each += objective.weigh(drafted_usd(figures))
     drawing = 0.0
     if figures.draws is not None and figures.draw is not None:
         drawing = figures.draws.mean * figures.draw.mean
@@ -140,6 +153,7 @@ def best_round(
     survival = found.upto(min(most, _AHEAD))
     taken = toll_of(figures, context)
     per_draft = taken.per_draft
+    asked += objective.weigh(draft_asked_usd(figures, context))
     seconds, j, tokens, k = base, base + asked, 1.0, 0
     net = max(1.0 - taken.per_round, 0.0)
     marginal = each + dollars_each

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from specroute.measure import Acceptance, Snapshot
 from specroute.policy.base import Ask
 from specroute.policy.chance import Reach, rates, reach
-from specroute.policy.forecast import OWN_STRENGTH, Round, round_seconds, toll_of
+from specroute.policy.forecast import (
+    OWN_STRENGTH,
+    Round,
+    draft_asked_usd,
+    drafted_usd,
+    round_seconds,
+    toll_of,
+)
 from specroute.policy.forecast import score as one_at_a_time
 from specroute.policy.objective import Forecast, Objective
 from specroute.policy.offer import UNTRIED_DRAFT_S, Offer
@@ -64,6 +71,7 @@ def rounds(figures: Snapshot, ask: Ask, objective: Objective) -> Offer | None:
     run = found.run
     runs = 1 + max(tokens - 1, 0.0) / run.tokens  # A rejection starts another one.
     asked = context * (figures.usd_round_prompt or 0.0) + run.k * usd_in + usd_out
+    asked += draft_asked_usd(figures, context) + run.k * drafted_usd(figures)
     first = figures.first_draft(ask.context)
     seconds = runs * run.seconds + (0.0 if first is None else first.mean)
     forecast = Forecast(seconds, runs * run.prompts * asked)
@@ -92,7 +100,8 @@ def best_flight(
         draft_s = figures.draft_s if figures.draft_s is not None else UNTRIED_DRAFT_S
     base, per_token = round_seconds(figures, context)
     asked = objective.weigh(figures.usd_round_prompt) * context + objective.weigh(figures.usd_out)
-    usd_in = objective.weigh(figures.usd_in)
+    asked += objective.weigh(draft_asked_usd(figures, context))
+    usd_in = objective.weigh(figures.usd_in) + objective.weigh(drafted_usd(figures))
     if own is None:
         found = reach(figures.acceptance)
     else:

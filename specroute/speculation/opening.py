@@ -104,7 +104,7 @@ async def open_session(
         prompt=prompt,
         answer=answer,
         price_of=pool.price_of,
-        draft_targets={d.name: f"{d.provider}:{d.model}" for d in drafts},
+        draft_targets={d.name: f"{d.provider}:{d.model}" for d in drafts if d.kind == "remote"},
         draft_temperatures={d.name: d.temperature for d in drafts},
         resting=pool.resting,
         judge=judge,

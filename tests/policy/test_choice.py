@@ -12,6 +12,8 @@ from specroute.measure import Acceptance, Pace, Snapshot
 from specroute.policy.adaptive import Adaptive
 from specroute.policy.base import Ask, RoundView
 from specroute.policy.fixed import Fixed
+from specroute.policy.forecast import score as one_at_a_time
+from specroute.policy.objective import Objective
 from specroute.types import Exactness, Method
 
 SCORE = Candidate(Method.SCORE, "d", Exactness.EXACT)
@@ -42,6 +44,32 @@ def test_k_grows_with_survival() -> None:
     ks = [policy.plan(ASK, BOTH, lambda _, a=a: figures(a), RNG).k for a in (0.6, 0.8, 0.9, 0.97)]  # type: ignore[misc]
     assert ks == sorted(set(ks))
     assert ks[0] >= 1
+
+
+def test_a_drafts_own_provider_is_paid_as_well() -> None:
+    """Every drafted token, the prompt once, and for each further draft the context as cached."""
+    free = figures(usd_in=1e-6, usd_out=15e-6)
+    billed = replace(free, usd_draft_in=1e-6, usd_draft_again=1e-7, usd_draft_out=2e-6)
+    four = Objective(1.0, max_num_speculative_tokens=4)
+    with_it, without = (one_at_a_time(each, ASK, four) for each in (billed, free))
+    assert with_it is not None
+    assert without is not None
+    assert with_it.k == without.k == 4
+    rounds = without.forecast.seconds / (0.05 + 4 * 0.004)
+    more = (with_it.forecast.dollars or 0) - (without.forecast.dollars or 0)
+    assert more == pytest.approx(1e-6 * 100 + 1e-7 * 150 * (rounds - 1) + 2e-6 * 4 * rounds)
+
+
+def test_fewer_tokens_are_drafted_where_drafts_are_dear() -> None:
+    """One that costs as much as the target's own, where dollars count."""
+    free = figures(usd_in=1e-6, usd_out=15e-6)
+    dear = Objective(0.001)
+    few, many = (
+        one_at_a_time(each, ASK, dear) for each in (replace(free, usd_draft_out=15e-6), free)
+    )
+    assert few is not None
+    assert many is not None
+    assert few.k < many.k
 
 
 @pytest.mark.parametrize(
