@@ -43,6 +43,16 @@ class Place:
     client: openai.AsyncOpenAI
 
 
+class _Unknown(Exception):
+    """A job of an earlier run that its provider knows no more."""
+
+    def __init__(self, provider: str, job: str) -> None:
+        super().__init__(
+            f"{provider} no longer knows the job {job} (404), so its answers can't be had; another "
+            "run with this journal asks in a new job"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """The requests of one job."""
@@ -152,8 +162,13 @@ async def _job(
     poll_s: float,
     ended: Callable[[BatchRequest, BatchItem], None],
 ) -> None:
-    job = await _begun(part, journal, window, metadata)
-    job = await _over(part, job, poll_s)
+    try:
+        job = await _over(part, await _begun(part, journal, window, metadata), poll_s)
+    except _Unknown as unknown:
+        gone = {"code": "batch_unknown", "message": str(unknown)}
+        for each in part.requests:
+            ended(each, BatchItem(each.custom_id, error=gone))
+        return
     by_id = {request.custom_id: request for request in part.requests}
     for file in (job.output_file_id, job.error_file_id):
         if file is None:
@@ -184,7 +199,10 @@ async def _begun(
         known = journal.jobs.get(key)
         if known is not None:
             if known["job"] is not None:
-                return await client.batches.retrieve(known["job"])
+                try:
+                    return await client.batches.retrieve(known["job"])
+                except openai.NotFoundError as error:
+                    raise _Unknown(part.place.provider, known["job"]) from error
             # Written down before it was made; it may have been made all the same.
             async for job in client.batches.list(limit=100):
                 if (job.metadata or {}).get(KEY) == key:

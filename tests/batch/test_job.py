@@ -53,8 +53,10 @@ class Batches:
         elif path.endswith("/content"):
             content = self.files[path.split("/")[2]]
             await exchange.send(200, content, kind="application/jsonl")
+        elif (job := self.jobs.get(path.rpartition("/")[2])) is None:
+            await exchange.json_answer({"error": {"message": "no such batch"}}, 404)
         else:
-            await self._look(exchange, self.jobs[path.rpartition("/")[2]])
+            await self._look(exchange, job)
 
     def _create(self, asked: dict[str, Any]) -> dict[str, Any]:
         name = f"batch-{len(self.jobs)}"
@@ -159,6 +161,21 @@ async def test_what_an_expired_job_did_not_answer_is_an_error() -> None:
     assert result[1].error["code"] == "batch_expired"
 
 
+async def test_what_an_expired_job_did_not_answer_is_asked_for_in_another(tmp_path: Path) -> None:
+    """By the next run with its journal, and nothing else is."""
+    api = Batches(looks=0)
+    api.status = "expired"
+    path = tmp_path / "job.journal"
+    async with Loopback(api) as server, client_of(server.url) as client:
+        first = await client.batch_job([chat("a"), chat("late")], journal=path, poll_s=0.01)
+        api.status = "completed"
+        second = await client.batch_job([chat("a"), chat("late")], journal=path, poll_s=0.01)
+    assert [item.ok for item in first] == [True, False]
+    assert [item.text for item in second] == ["big: a", "big: late"]
+    assert [item.resumed for item in second] == [True, False]
+    assert api.files["file-2"].count(b"\n") == 1
+
+
 async def test_a_job_that_fails_says_why() -> None:
     """The provider's words are in every item."""
     api = Batches()
@@ -202,6 +219,28 @@ async def test_a_run_that_ended_takes_its_job_up_again(tmp_path: Path) -> None:
     assert [item.text for item in result] == ["big: new", "big: a", "big: b"]
     assert [item.resumed for item in again] == [True, True, True]
     assert len(api.jobs) == 2  # the first, and the new request's
+
+
+async def test_a_job_that_its_provider_has_forgotten_is_said_and_made_anew(tmp_path: Path) -> None:
+    """The run ends with an error for each of its requests; the next one asks again."""
+    api = Batches(looks=10**9)
+    path = tmp_path / "job.journal"
+    async with Loopback(api) as server:
+        async with client_of(server.url) as client:
+            run = asyncio.create_task(client.batch_job([chat("a")], journal=path, poll_s=0.01))
+            await api.looked.wait()
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+        forgotten = dict(api.jobs)
+        api.jobs.clear()
+        async with client_of(server.url) as client:
+            (item,) = await client.batch_job([chat("a")], journal=path, poll_s=0.01)
+            assert item.error is not None and item.error["code"] == "batch_unknown"
+            assert "no longer knows the job batch-0 (404)" in item.error["message"]
+            api.looks = 0
+            (item,) = await client.batch_job([chat("a")], journal=path, poll_s=0.01)
+    assert (item.text, len(forgotten), len(api.jobs)) == ("big: a", 1, 1)
 
 
 async def test_a_job_whose_id_never_came_is_found_again(tmp_path: Path) -> None:
