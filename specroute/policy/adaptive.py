@@ -257,8 +257,8 @@ class Adaptive:
         lose little if this class is another matter; ``next_round`` goes on while they win."""
         candidate, offer, account = choice.candidate, choice.offer, ask.account
         said = (
-            f"{_named(candidate)} would run at {choice.gain:.2f} times the plain pace if this "
-            "class were like others"
+            f"{_named(candidate)} is predicted at {choice.gain:.2f} times the plain pace, but little "
+            "is known of its class yet"
         )
         if account.trying or ask.together.trying:
             why = account.trying or ask.together.trying
@@ -270,7 +270,7 @@ class Adaptive:
             nothing = for_nothing(candidate, seen, ask, self.objective)
             loss = of_request(replace(offer, forecast=nothing), plain)
         lost = self.objective.j(loss)
-        may = may_lose_first(ask, self.objective.j(plain))
+        may = may_lose_first(ask, self.objective.j(plain), self.exploration)
         if lost > may or not self._affords(loss, plain, account):
             return choice.gain, f"{said}, and finding out could lose more than may be lost"
         tries = ROUNDS if lost <= 0 else min(ROUNDS, int(may / lost))
@@ -422,9 +422,8 @@ def _reason(choice: _Choice, plain: Forecast) -> str:
 def _trial_reason(choice: _Choice, plain: Forecast) -> str:
     if choice.behind_s < math.inf:
         return (
-            f"{_pace(choice)} is tried: by what other classes have shown it runs at "
-            f"{choice.gain:.2f} times the plain pace, and of this one nothing is known yet; plain "
-            f"is predicted to take {_amount(plain)}"
+            f"{_pace(choice)} is tried: it is predicted at {choice.gain:.2f} times the plain pace, "
+            f"and little is known of its class yet; plain is predicted to take {_amount(plain)}"
         )
     known = (
         f"it is predicted at {choice.gain:.2f} times the plain pace, and may be better than that"

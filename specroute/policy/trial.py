@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from specroute.candidates import Candidate
 from specroute.measure import Acceptance, Snapshot
+from specroute.policy.account import EARLY
 from specroute.policy.base import Ask
 from specroute.policy.forecast import plain_pace, round_seconds
 from specroute.policy.forecasts import FORECASTS
@@ -27,12 +28,15 @@ MODEST = 4
 """A trial of more than one round may lose no more than one part in so many of what may be lost."""
 KS = (2, 16)
 """The smallest and the largest K of a trial."""
-FRESH = 16.0
+FRESH = 48.0
 """Judged tokens of its own below which a class is new: what is promised is other classes' word."""
 FIRST_K = 4
 """The largest K of a new class's first rounds,"""
 FIRST = 0.03
 """which may lose this share of a plain request, where all classes together have won as much."""
+_UNTOUCHED = 0.8
+"""Of what was paid into an account that has lost nothing, what is there at least: forecasts and
+answers differ."""
 _NOTHING = Acceptance((0.0,) * 4, (1e3,) * 4)
 
 
@@ -41,13 +45,14 @@ def fresh(candidate: Candidate, seen: Snapshot) -> bool:
     return candidate.method in BY_ACCEPTANCE and seen.of_its_own < FRESH
 
 
-def may_lose_first(ask: Ask, plain_j: float) -> float:
-    """J that a class's first rounds may lose: what its own account holds, or, unless it has just
-    lost something, a little of what all classes together have won."""
-    own, last = ask.account.allowance, ask.account.last
-    if own < 0 or (last is not None and last[1] is not Method.PLAIN):
-        return own
-    return max(own, min(FIRST * plain_j, ask.together.allowance))
+def may_lose_first(ask: Ask, plain_j: float, share: float) -> float:
+    """J that a new class's rounds may lose: what its own account holds, of which ``share`` of all
+    that was spent is paid in, or a little of what all classes together have won. Once it has lost
+    something, half of what it holds."""
+    own = ask.account
+    if own.allowance < _UNTOUCHED * EARLY * share * own.spent:
+        return own.allowance / 2
+    return max(own.allowance, min(FIRST * plain_j, ask.together.allowance))
 
 
 def trial_k(k: int, objective: Objective) -> int:

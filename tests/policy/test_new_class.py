@@ -50,7 +50,7 @@ def test_the_first_request_of_a_class_is_a_trial() -> None:
     assert plan.k <= FIRST_K
     assert 1 <= plan.tries <= 3
     assert plan.behind_s == pytest.approx(FIRST * PLAIN_S, rel=0.01)
-    assert "of this one nothing is known yet" in plan.reason
+    assert "little is known of its class yet" in plan.reason
     known = planned(new(of_its_own=100.0))
     assert (known.method, known.trial) == (Method.SCORE, False)
     assert known.k > FIRST_K
@@ -62,7 +62,7 @@ def test_the_first_request_of_a_class_is_a_trial() -> None:
         (Account(), Account(), "could lose more"),
         (Account(allowance=-0.1), WON, "has lately lost more"),
         (Account(), replace(WON, allowance=-1.0), "could lose more"),
-        (Account(last=(None, Method.SCORE, "d")), WON, "could lose more"),
+        (Account(allowance=0.03, spent=8.0), WON, "could lose more"),  # Plain pays .12 in.
         (Account(trying="another"), WON, "nothing is tried out now: another"),
         (Account(), replace(WON, trying="another class"), "nothing is tried out now: another"),
     ],
@@ -70,7 +70,7 @@ def test_the_first_request_of_a_class_is_a_trial() -> None:
 def test_it_is_paid_by_what_all_classes_have_won(
     account: Account, together: Account, said: str
 ) -> None:
-    """Once, one at a time, and not by one that has just lost; else the class starts plain."""
+    """Once, one at a time, and not by one that has lost before; else the class starts plain."""
     plan = planned(new(), account, together)
     assert plan.method is Method.PLAIN
     assert said in plan.reason
