@@ -257,8 +257,8 @@ class Adaptive:
         lose little if this class is another matter; ``next_round`` goes on while they win."""
         candidate, offer, account = choice.candidate, choice.offer, ask.account
         said = (
-            f"{_named(candidate)} is predicted at {choice.gain:.2f} times the plain pace, but little "
-            "is known of its class yet"
+            f"{_named(candidate)} is predicted at {choice.gain:.2f} times the plain pace, but "
+            "little is known of its class yet"
         )
         if account.trying or ask.together.trying:
             why = account.trying or ask.together.trying
