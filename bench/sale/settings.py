@@ -65,6 +65,7 @@ ALONE = (
     Setting("score K = 16", _fixed(num_speculative_tokens=16)),
     Setting("score K = 64, sure .5", _fixed(num_speculative_tokens=64), options=SURE),
     Setting("score K = 16, fleet draft", _fixed(num_speculative_tokens=16), FLEET),
+    Setting("ratio .99, K = 64, sure .5", _ratio(0.99), options=SURE),
     Setting("ratio .9, K = 64, sure .5", _ratio(0.9), options=SURE),
     Setting("ratio .3, K = 64, sure .5", _ratio(0.3), options=SURE),
     Setting("typical, K = 64, sure .5", _lossy("typical", num_speculative_tokens=64), options=SURE),

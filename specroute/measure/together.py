@@ -150,7 +150,7 @@ class Together:
 class Member:
     """One request among them, from its plan to its end or to where it goes on in plain."""
 
-    __slots__ = ("_among", "_area", "_at", "_clock", "_due", "_first", "_idle", "_waited")
+    __slots__ = ("_among", "_area", "_at", "_clock", "_due", "_first", "_idle", "_waited", "then")
 
     def __init__(
         self, among: Together, clock: Callable[[], float], due: Due, waited: Callable[[], float]
@@ -159,6 +159,8 @@ class Member:
         self._clock, self._due, self._waited = clock, due, waited
         self._at, self._idle, self._first = clock(), waited(), True
         self._area = among.area(self._at)
+        self.then: Callable[[], None] | None = None
+        """Called when it no longer does so."""
 
     def brought(self, tokens: int) -> None:
         """Tokens of its answer have become final."""
@@ -177,6 +179,8 @@ class Member:
         among, self._among = self._among, None
         if among is not None:
             among.ends(self._clock())
+            if self.then is not None:
+                self.then()
 
 
 def alone() -> Member:

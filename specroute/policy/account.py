@@ -76,6 +76,10 @@ class Account:
             timed=math.inf if strays else self.timed,
         )
 
+    def less(self, j: float, dollars: float) -> Account:
+        """Without what a trial may have lost that isn't entered yet."""
+        return replace(self, allowance=self.allowance - j, dollars=self.dollars - dollars)
+
     def settle(self, ended: Settled, share: float) -> Account:
         """The account after a request; ``share`` of its plain price is paid in."""
         early = min((EARLY - 1) * share, LENT - self.lent)

@@ -77,7 +77,9 @@ class _Choice:
     behind_s: float = math.inf
     """How many seconds later than plain a trial may end, where its class is new."""
     expected: Forecast | None = None
-    """Of a trial, whose offer is a drawn one."""
+    """Of a trial, whose offer is a drawn one,"""
+    risk: Forecast | None = None
+    """and what a round of it may lose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +247,8 @@ class Adaptive:
                     j = 0.0 if unpriced(seen) else min(j, plain_j + lost)
                     tries = rounds_for(lost, risk)
                     expected = self._expected(candidate, seen, ask, plain.plus(loss))
-                    return _Choice(
-                        sort, candidate, offer, objective, j, gain, True, tries, expected=expected
-                    )
+                    tries_it = _Choice(sort, candidate, offer, objective, j, gain, True, tries)
+                    return replace(tries_it, expected=expected, risk=loss)
         return gain, said
 
     def _first(
@@ -281,6 +282,7 @@ class Adaptive:
             tries=tries,
             behind_s=may,
             expected=choice.offer.forecast,
+            risk=loss,
         )
 
     def _expected(self, candidate: Candidate, seen: Snapshot, ask: Ask, most: Forecast) -> Forecast:
@@ -348,6 +350,7 @@ class Adaptive:
             trial=choice.trial,
             tries=choice.tries,
             behind_s=choice.behind_s,
+            risk=None if choice.risk is None else choice.risk.times(max(choice.tries, 1)),
             strays=choice.strays,
             usd_per_second=other if other != self.objective.usd_per_second else None,
         )

@@ -56,7 +56,9 @@ class Plan:
     tries: int = 0
     """Rounds after which a trial that doesn't win goes plain,"""
     behind_s: float = math.inf
-    """or one that would then be later than plain by more than so many seconds."""
+    """or one that would then be later than plain by more than so many seconds,"""
+    risk: Forecast | None = None
+    """and what it may have lost until then."""
     yardstick: bool = False
     """Plain, only to keep plain's pace known."""
     strays: float = 0.0

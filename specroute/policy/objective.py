@@ -19,6 +19,10 @@ class Forecast:
         dollars = (self.dollars or 0.0) + (other.dollars or 0.0) if known else None
         return Forecast(self.seconds + other.seconds, dollars)
 
+    def times(self, n: float) -> Forecast:
+        """It ``n`` times over."""
+        return Forecast(n * self.seconds, None if self.dollars is None else n * self.dollars)
+
 
 @dataclass(frozen=True, slots=True)
 class Objective:

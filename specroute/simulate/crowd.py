@@ -234,6 +234,7 @@ class _Request:
             self.crowd.speculates(self.now(), False)
             self.over()
             self.member.end()
+            among.chosen.has_tried(self.plan, (TARGET, TRAFFIC))
             self.stream()
             return
         self.drafting_at = self.now()

@@ -62,11 +62,18 @@ class Chosen:
     """What its accounts go by among workers that keep them together."""
     accounts: dict[tuple[str, str], Account] = field(default_factory=dict)
     under_way: dict[tuple[str, str], list[Plan]] = field(default_factory=dict)
-    """Of each class, the plans under way that try something out."""
+    """Of each class, the plans under way that try something out,"""
+    tried: dict[tuple[str, str], list[Plan]] = field(default_factory=dict)
+    """and those that have: the rest of their answers is plain, and what they lost isn't entered
+    yet."""
 
     def account(self, key: tuple[str, str]) -> Account:
         """A class's account as it stands, with what is under way."""
         found, plans = self.accounts.get(key, Account()), self.under_way.get(key)
+        for plan in self.tried.get(key, ()):
+            if plan.risk is not None:
+                lost = plan.risk.dollars or 0.0
+                found = found.less(_j(self, plan.risk), lost)
         if not plans:
             return found
         return found.under_way(
@@ -80,12 +87,28 @@ class Chosen:
         self.under_way.setdefault(key, []).append(plan)
 
         def end(_: object) -> None:
-            plans = self.under_way[key]
-            plans[:] = [each for each in plans if each is not plan]
-            if not plans:
-                del self.under_way[key]
+            for kept in (self.under_way, self.tried):
+                _without(kept, key, plan)
 
         return end
+
+    def has_tried(self, plan: Plan, *keys: tuple[str, str]) -> None:
+        """Its rounds are over, though its answer may go on for long as a plain stream: others may
+        try something again, with what it may have lost left out of what may be lost."""
+        for key in keys:
+            if _without(self.under_way, key, plan):
+                self.tried.setdefault(key, []).append(plan)
+
+
+def _without(kept: dict[tuple[str, str], list[Plan]], key: tuple[str, str], plan: Plan) -> bool:
+    """Take a plan out of those of a class; whether it was there."""
+    plans = kept.get(key, [])
+    left = [each for each in plans if each is not plan]
+    if left:
+        kept[key] = left
+    else:
+        kept.pop(key, None)
+    return len(left) < len(plans)
 
 
 class Planning:
@@ -202,9 +225,11 @@ class Planning:
         used = next((c for c in options.plans if plan.key == (c.target, c.method, c.drafter)), None)
         hoped = used is not None and untried(used, figures(used))
         if plan.trial or plan.yardstick or plan.strays or hoped:
-            handle.on_finish(chosen.begin(key, plan))
+            kept = [key]
             if used is not None and fresh(used, figures(used)) and traffic != EVERY:
-                handle.on_finish(chosen.begin(every, plan))
+                kept.append(every)
+            for each in kept:
+                handle.on_finish(chosen.begin(each, plan))
             handle.on_finish(self._leave.exploring((chosen.name, *key)))
         how = measured_as(Method.SCORE, options.judge)
         for name in model.drafts:
@@ -230,6 +255,8 @@ class Planning:
                 lambda tokens, first: reckoning.due(tokens, first, crowd.others),
                 lambda: reckoning.beyond_s(),
             )
+            if plan.trial:
+                reckoning.member.then = lambda: chosen.has_tried(plan, key, every)
             handle.on_finish(reckoning.member.end)
         handle.amend = reckoning.instead
         if isinstance(chosen.policy, Accounting):

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from specroute import AsyncSpecRoute, report
 from specroute.policy.account import Account
+from specroute.policy.adaptive import Adaptive
+from specroute.policy.base import Forecast, Plan
 from specroute.reference.running import ReferenceServer
 from specroute.reference.script import Script
-from specroute.types import Report
+from specroute.speculation.planning import Chosen
+from specroute.types import Exactness, Method, Report
 
 TEXT = " ".join(f"w{i}" for i in range(30))
 CROWD = 8
@@ -57,3 +62,25 @@ def test_what_is_under_way_is_not_done_twice() -> None:
     assert account.under_way(False, True, False).yardstick > account.spent
     assert account.under_way(False, False, True).strayed > account.spent
     assert account.under_way(False, False, False) == account
+
+
+def test_a_trial_that_went_plain_keeps_nobody_from_trying() -> None:
+    """Its answer may take a minute more. Until it is settled, what it may have lost is left out of
+    what may be lost; of a plan that tries nothing there is nothing to leave out."""
+    chosen = Chosen(Adaptive(), Exactness.BOUNDED)
+    key = ("t", "class")
+    chosen.accounts[key] = Account(2.0, dollars=0.5)
+    trial = Plan(Method.SCORE, "d", 4, "", trial=True, risk=Forecast(0.5, 0.01))
+    end = chosen.begin(key, trial)
+    assert chosen.account(key).trying
+    chosen.has_tried(trial, key, ("t", "another"))
+    account = chosen.account(key)
+    assert not account.trying
+    assert account.allowance == pytest.approx(2.0 - 0.5 - 0.01 / 0.01)
+    assert account.dollars == pytest.approx(0.49)
+    end(None)
+    assert chosen.account(key) == chosen.accounts[key]
+    assert not chosen.under_way
+    assert not chosen.tried
+    chosen.has_tried(trial, key)
+    assert not chosen.tried
