@@ -64,6 +64,7 @@ class Calls(Files):
         doing: Doing,
         clock: Callable[[], float],
         due: Due,
+        answer: float,
         waited: Callable[[], float] = float,
     ) -> Member:
         """A request at ``target`` follows a plan from now on; as :meth:`Together.joins`."""
@@ -71,7 +72,7 @@ class Calls(Files):
         found = together.get(doing)
         if found is None:
             found = together[doing] = Together()
-        return found.joins(clock, due, waited)
+        return found.joins(clock, due, answer, waited)
 
     def tried_now(self, target: str, drafter: str) -> bool:
         """Whether some request at ``target`` uses ``drafter``."""

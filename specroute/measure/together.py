@@ -16,12 +16,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 FEWEST = 4
-"""Tokens of each of those who are under way, and a commit of each, that make a verdict: about one
+"""Tokens of each of those who are under way, and a piece of each, that make a verdict: about one
 round each."""
-MANY = 4
-"""Times so much evidence that it stays undecided; then the older half of it is let go."""
+AT_ONCE = 0.1
+"""Tokens that follow each other in less than this share of a plain token's time came together."""
+LATER = 3
+"""Times as much evidence that makes a verdict of having lost: an answer that begins in step with
+others may begin slowly and win in the end."""
+MANY = 6
+"""Times as much that it stays undecided; then half of it is let go."""
 SURE = 0.9
-"""How much later than plain, over √commits, is no bad luck any more: tokens a commit vary by about
+"""How much later than plain, over √pieces, is no bad luck any more: tokens a piece vary by about
 half their mean, so the mean of n is off by more than this once in twenty times."""
 FALLS = 0.25
 """Of those who lost together so many are taken to be proven."""
@@ -54,11 +59,11 @@ class Together:
     __slots__ = (
         "_area",
         "_at",
-        "_commits",
         "_due",
         "_fell",
         "_lost",
         "_now",
+        "_pieces",
         "_proven",
         "_shown",
         "_tokens",
@@ -73,8 +78,8 @@ class Together:
         self._proven, self._shown = 1.0, 0.0
         self._lost, self._fell = math.inf, 0.0
         """How many were seen to win and to lose, and when."""
-        self._commits = self._tokens = self._took = self._due = self._width = 0.0
-        """Of the evidence since the last verdict; ``_width``: the sum over commits of how many were
+        self._pieces = self._tokens = self._took = self._due = self._width = 0.0
+        """Of the evidence since the last verdict; ``_width``: the sum over pieces of how many were
         under way."""
 
     @property
@@ -84,14 +89,20 @@ class Together:
 
     def room(self, now: float) -> Room:
         """For one more."""
+        self._judge(now)
         return Room(self._now, self._faded(now), self._lost * self._aged(now, self._fell))
 
     def joins(
-        self, clock: Callable[[], float], due: Due, waited: Callable[[], float] = float
+        self,
+        clock: Callable[[], float],
+        due: Due,
+        answer: float = 1.0,
+        waited: Callable[[], float] = float,
     ) -> Member:
-        """One more does so. ``waited``: of its seconds those that its reader let it wait."""
+        """One more does so. ``answer``: tokens that its answer may have; ``waited``: of its seconds
+        those that its reader let it wait."""
         self._move(clock(), 1)
-        return Member(self, clock, due, waited)
+        return Member(self, clock, due, answer, waited)
 
     def ends(self, now: float) -> None:
         """One of them no longer does."""
@@ -114,33 +125,42 @@ class Together:
         """Doubles every ``HALF_S``."""
         return math.exp2(min(max(now - since, 0.0) / HALF_S, 100.0))
 
-    def brought(self, now: float, tokens: int, took: float, due: float, width: float) -> None:
-        """A commit: its tokens, the seconds since the one before it and those in which plain would
-        have brought them, and how many were under way meanwhile."""
-        self._commits += 1
+    def brought(
+        self, now: float, tokens: int, took: float, due: float, width: float, more: bool = False
+    ) -> None:
+        """A piece of an answer, or ``more`` of one: its tokens, the seconds since the one before it
+        and those in which plain would have brought them, and how many were under way meanwhile."""
+        if not more:
+            self._judge(now)
+            self._pieces += 1
+            self._width += width
         self._tokens += tokens
         self._took += took
         self._due += due
-        self._width += width
+
+    def _judge(self, now: float) -> None:
+        """What the evidence says, if there is enough."""
         most = max(self._now, 2)
-        if self._commits < most or self._tokens < FEWEST * most:
+        if self._pieces < most or self._tokens < FEWEST * most:
             return
-        width, proven = self._width / self._commits, self._faded(now)
+        width, proven = self._width / self._pieces, self._faded(now)
         if self._took <= self._due:
             self._proven, self._shown = max(proven, width), now
             if width >= self._lost * self._aged(now, self._fell):
                 self._lost = math.inf
-        elif self._took > self._due * (1 + SURE / math.sqrt(self._commits)):
+        elif self._tokens >= LATER * FEWEST * most and self._took > self._due * (
+            1 + SURE / math.sqrt(self._pieces)
+        ):
             self._proven, self._shown = max(min(proven, FALLS * width), 1.0), now
             self._lost, self._fell = width, now
         else:
-            if self._commits >= MANY * most:
+            if self._tokens >= MANY * FEWEST * most:
                 self._keep(0.5)
             return
         self._keep(0.0)
 
     def _keep(self, share: float) -> None:
-        self._commits *= share
+        self._pieces *= share
         self._tokens *= share
         self._took *= share
         self._due *= share
@@ -148,39 +168,81 @@ class Together:
 
 
 class Member:
-    """One request among them, from its plan to its end or to where it goes on in plain."""
+    """One request among them, from its plan to its end or to where it goes on in plain.
 
-    __slots__ = ("_among", "_area", "_at", "_clock", "_due", "_first", "_idle", "_waited", "then")
+    How it begins is paid once for the whole answer, however long: of its first piece's time the
+    others bear as much as they are of the answer.
+    """
+
+    __slots__ = (
+        "_among",
+        "_answer",
+        "_area",
+        "_at",
+        "_begins",
+        "_clock",
+        "_due",
+        "_idle",
+        "_start",
+        "_waited",
+        "then",
+    )
 
     def __init__(
-        self, among: Together, clock: Callable[[], float], due: Due, waited: Callable[[], float]
+        self,
+        among: Together,
+        clock: Callable[[], float],
+        due: Due,
+        answer: float,
+        waited: Callable[[], float],
     ) -> None:
         self._among: Together | None = among
         self._clock, self._due, self._waited = clock, due, waited
-        self._at, self._idle, self._first = clock(), waited(), True
+        self._answer = answer
+        self._at, self._idle = clock(), waited()
         self._area = among.area(self._at)
+        self._begins = True
         self.then: Callable[[], None] | None = None
         """Called when it no longer does so."""
+        self._start = (0, 0.0, 0.0, 1.0)
+        """Its first piece, and whether that is all there is: tokens, seconds, plain's, and how many
+        were under way."""
 
     def brought(self, tokens: int) -> None:
         """Tokens of its answer have become final."""
         among = self._among
         if among is None or tokens < 1:
             return
-        now, idle, due = self._clock(), self._waited(), self._due(tokens, self._first)
-        area, passed = among.area(now), now - self._at
-        if due is not None and passed > 0:
-            took = max(passed - (idle - self._idle), 0.0)
-            among.brought(now, tokens, took, due, (area - self._area) / passed)
-        self._at, self._idle, self._area, self._first = now, idle, area, False
+        first, took_1, due_1, width_1 = self._start
+        now, idle, due = self._clock(), self._waited(), self._due(tokens, not first)
+        if due is None:
+            return
+        passed, area = now - self._at, among.area(now)
+        took = max(passed - (idle - self._idle), 0.0)
+        width = (area - self._area) / passed if passed > 0 else 1.0
+        self._at, self._idle, self._area = now, idle, area
+        more = took * tokens < AT_ONCE * due
+        if not first:
+            self._start = tokens, took, due, width
+        elif self._begins and more:
+            self._start = first + tokens, took_1 + took, due_1 + due, width_1
+        else:
+            self._begins = False
+            share = min(tokens / max(self._answer - first, 1.0), 1.0)
+            took, due = took + share * took_1, due + share * due_1
+            among.brought(now, tokens, took, due, width, more)
 
     def end(self, _: object = None) -> None:
         """It is over, or goes on in plain; idempotent."""
         among, self._among = self._among, None
-        if among is not None:
-            among.ends(self._clock())
-            if self.then is not None:
-                self.then()
+        if among is None:
+            return
+        now, (first, took, due, width) = self._clock(), self._start
+        if first and self._begins:
+            among.brought(now, first, took, due, width)
+        among.ends(now)
+        if self.then is not None:
+            self.then()
 
 
 def alone() -> Member:

@@ -205,7 +205,7 @@ class _Request:
             among.seen.planned(TARGET, DRAFTER, TRAFFIC, tried=tried, how=HOW)
         if tried:
             self.reckoning = Reckoning(self.plan, lambda: known[PLAIN], rush.prompt)
-            self.member = among.seen.joins(TARGET, self.plan.key, self.now, self.due)
+            self.member = among.seen.joins(TARGET, self.plan.key, self.now, self.due, rush.tokens)
             self.snapshot = known[SCORE]
             self.crowd.speculates(self.now(), True)
             self.next_round()

@@ -253,6 +253,7 @@ class Planning:
                 plan.key,
                 perf_counter,
                 lambda tokens, first: reckoning.due(tokens, first, crowd.others),
+                ask.answer_tokens(figures(PLAIN)),
                 lambda: reckoning.beyond_s(),
             )
             if plan.trial:

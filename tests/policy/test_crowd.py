@@ -14,8 +14,10 @@ from specroute.measure import Acceptance, Estimate, Snapshot
 from specroute.measure.crowd import Crowd
 from specroute.measure.estimate import Law
 from specroute.measure.figures import Pace
+from specroute.measure.together import Room
+from specroute.policy.account import Account
 from specroute.policy.base import Ask, RoundView
-from specroute.policy.crowd import FREE, gain_of_all, rates, toll
+from specroute.policy.crowd import FREE, gain_of_all, joins, rates, toll
 from specroute.policy.forecast import best_round
 from specroute.policy.forecasts import FORECASTS
 from specroute.policy.make import make_policy
@@ -164,6 +166,36 @@ def test_twice_what_plain_can_serve_is_answered_at_least_as_fast(
     plain, found = rushed(rush, PLAIN), rushed(rush, LATENCY)
     assert found.throughput > least * plain.throughput
     assert found.quantile(0.99) < 1.1 * plain.quantile(0.99)
+
+
+def test_a_rush_in_which_speculation_pays_speculates_from_its_first_seconds() -> None:
+    """From two or three in flight to dozens: nine tokens in ten come of rounds."""
+    rush = Rush(Server("cheap"), Drafts("free"), 2.0, requests=150, warm=40)
+    assert rushed(rush, LATENCY).speculated > 0.9
+
+
+def test_plans_are_followed_by_twice_as_many_as_have_won_and_near_a_loss_by_a_tenth_more() -> None:
+    """The table."""
+    inf = float("inf")
+    table = [(1, inf, 4), (4, inf, 8), (100, inf, 200), (5, 20, 10), (10, 20, 11), (30, 20, 33)]
+    for proven, lost, most in table:
+        assert joins(Room(most - 1, proven, lost))
+        assert not joins(Room(most, proven, lost))
+
+
+def test_a_plan_that_enough_others_follow_already_is_left_out() -> None:
+    """The reason says how many were seen to win; a trial is no exception."""
+    seen = replace(
+        figures(Crowd(others=30)), verify_s=0.06, tpot_law=Law(0.04), ttft_law=Law(0.1), rounds=50.0
+    )
+    full = replace(seen, room=Room(20, 10.0))
+    assert LATENCY.plan(Ask(300), ABLE, lambda _: seen, random.Random(1)).method is Method.SCORE
+    plan = LATENCY.plan(Ask(300), ABLE, lambda _: full, random.Random(1))
+    assert plan.method is Method.PLAIN
+    assert "20 requests do so now, and no more than 10 at a time have been seen" in plan.reason
+    rich = Ask(300, account=Account(allowance=100.0))
+    slow = replace(full, round_law=Law(0.2, 0.0, 0.001))
+    assert LATENCY.plan(rich, ABLE, lambda _: slow, random.Random(1)).method is Method.PLAIN
 
 
 def test_the_reason_names_the_load_it_was_decided_at() -> None:
