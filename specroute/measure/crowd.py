@@ -244,6 +244,13 @@ class Crowding:
         """Whether a plain stream is under way whose first token is there."""
         return self._counts[3] > 0
 
+    def tpot(self) -> float | None:
+        """Seconds a token of a plain stream, at the present load; ``None``: unknown."""
+        sequences = self._counts[0] - self._counts[1] + self._counts[2]
+        tempo, passes = self.tempo.law(), self.passes.law()
+        each = _pooled(_slope(tempo, 1), _slope(passes, 1, 1 / WAITS)).mean
+        return _beside(tempo, self.tempo.ordinary, sequences, each)
+
     def mark(self, now: float) -> tuple[float, float]:
         """To tell later how many others were under way since."""
         self._move(now, 3, 0)

@@ -144,13 +144,14 @@ class Together:
         if self._pieces < most or self._tokens < FEWEST * most:
             return
         width, proven = self._width / self._pieces, self._faded(now)
+        chance = 1 + SURE / math.sqrt(self._pieces)
         if self._took <= self._due:
             self._proven, self._shown = max(proven, width), now
-            if width >= self._lost * self._aged(now, self._fell):
+            lost = self._lost * self._aged(now, self._fell)
+            if max(lost / width, 1.0) * self._took * chance <= self._due:
+                # As many as lost then would win now, served in turn: what it was is gone.
                 self._lost = math.inf
-        elif self._tokens >= LATER * FEWEST * most and self._took > self._due * (
-            1 + SURE / math.sqrt(self._pieces)
-        ):
+        elif self._tokens >= LATER * FEWEST * most and self._took > self._due * chance:
             self._proven, self._shown = max(min(proven, FALLS * width), 1.0), now
             self._lost, self._fell = width, now
         else:

@@ -45,7 +45,7 @@ from specroute.measure.together import Room
 TIMES = 2.0
 """How many times as many requests as were seen to win by a plan together may follow it,"""
 STEP = 1.1
-"""and how many times as many near a number that was seen to lose."""
+"""and how many times as many (one more at least) near a number that was seen to lose."""
 A_FEW = 4
 """So many always may: what they can lose isn't worth holding back a small client for."""
 
@@ -138,4 +138,5 @@ def joins(room: Room) -> bool:
 
 def most_together(room: Room) -> float:
     """How many may follow a plan at the same time, by what was seen of those who did."""
-    return min(TIMES * room.proven, max(STEP * room.proven, room.lost / TIMES))
+    near = max(STEP * room.proven, room.proven + 1, room.lost / TIMES)
+    return min(TIMES * room.proven, near)

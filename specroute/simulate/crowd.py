@@ -213,7 +213,7 @@ class _Request:
             self.stream()
 
     def due(self, tokens: int, first: bool) -> float | None:
-        return self.reckoning.due(tokens, first, self.crowd.others)
+        return self.reckoning.due(tokens, first, self.crowd)
 
     # --- rounds -----------------------------------------------------------------------------
 

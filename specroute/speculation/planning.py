@@ -252,7 +252,7 @@ class Planning:
                 str(target.ref),
                 plan.key,
                 perf_counter,
-                lambda tokens, first: reckoning.due(tokens, first, crowd.others),
+                lambda tokens, first: reckoning.due(tokens, first, crowd),
                 ask.answer_tokens(figures(PLAIN)),
                 lambda: reckoning.beyond_s(),
             )

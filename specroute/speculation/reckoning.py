@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from specroute.measure import Snapshot
+from specroute.measure.crowd import Crowding
 from specroute.measure.together import Member, alone
 from specroute.policy.base import Forecast, Plan
 from specroute.policy.forecast import plain_call, plain_pace
@@ -36,12 +37,15 @@ class Reckoning:
     member: Member = field(default_factory=alone)
     """It among those who follow the same plan."""
 
-    def due(self, tokens: int, first: bool, others: int) -> float | None:
-        """Seconds in which a plain call beside so many others would bring so many tokens more, or
-        its first ones; as many times that as the plan was to be slower."""
-        ttft_s, tpot_s = plain_pace(replace(self.figures(), in_flight=others))
+    def due(self, tokens: int, first: bool, crowd: Crowding) -> float | None:
+        """Seconds in which a plain call in this crowd would bring so many tokens more, or its first
+        ones; as many times that as the plan was to be slower. What is known of its pace is of the
+        request's begin; as in ``next_round`` it is no quicker than the crowd's streams are now."""
+        ttft_s, tpot_s = plain_pace(replace(self.figures(), in_flight=crowd.others))
         if tpot_s is None:
             return None
+        if crowd.others:
+            tpot_s = max(tpot_s, crowd.tpot() or 0.0)
         plan, slower = self.plan, 1.0
         if plan.predicted is not None and plan.plain is not None and plan.plain.seconds > 0:
             slower = max(1.0, plan.predicted.seconds / plan.plain.seconds)

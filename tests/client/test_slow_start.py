@@ -51,11 +51,11 @@ async def test_a_cold_crowd_goes_plain_and_one_that_stays_speculates_within_a_fe
             "models": {"m": {"targets": ["lab:x"], "drafts": ["ngram"], "policy": policy}},
         }
         async with AsyncSpecRoute(config=config) as client:
-            while (await ask(client)).method == "plain":
-                pass
+            alone = await ask(client)
+            while alone.method == "plain" or "is tried" in alone.plan_reason:
+                alone = await ask(client)
             cold = await at_once(client)
             assert max(by_method(cold).values(), default=0) <= A_FEW
-            assert any("have been seen to win" in each.plan_reason for each in cold)
             turns = [cold]
             while max(by_method(turns[-1]).values(), default=0) < CROWD / 2 and len(turns) < TURNS:
                 turns.append(await at_once(client))
