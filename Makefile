@@ -26,8 +26,13 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## Plain against speculative, side by side, on the bundled models
 	@$(PY) -m specroute.cli demo
 
+# WORKERS: in how many processes; 0 for one, without pytest-xdist. What says something about time
+# (files marked alone) comes afterwards, by itself.
+WORKERS ?= 2
+alone = $(shell grep -rlx --include='test_*.py' 'pytestmark = pytest.mark.alone' tests)
+
 test: $(STAMP)  ## The test suite
-	@$(PY) -m pytest -q
+	@status=0; $(PY) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not alone" || status=$$?; $(PY) -m pytest -q $(sort $(alone)) || status=$$?; exit $$status
 
 # LIVE: which servers (llama, vllm, llama-cpp-python); several in quotes. PROMPTS, TOKENS: how much.
 LIVE ?= llama vllm llama-cpp-python

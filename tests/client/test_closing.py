@@ -12,6 +12,8 @@ import specroute
 from specroute.testing import faults
 from tests.faults.cells import MESSAGES, SETUPS, world
 
+pytestmark = pytest.mark.alone
+
 KINDS = ["plain", "score/echo", "prefix", "predict", "cascade", "judge", "race", "hedge"]
 
 

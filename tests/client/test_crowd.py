@@ -15,6 +15,8 @@ from specroute import AsyncSpecRoute, report
 from specroute.reference.running import ReferenceServer
 from specroute.types import Method
 
+pytestmark = pytest.mark.alone
+
 CROWD = 200
 RNG = random.Random(3)
 WORDS = ("apples", "bread", "cheese", "dates", "eggs", "figs", "grapes", "honey", "ink", "jam")

@@ -9,6 +9,8 @@ import pytest
 
 import specroute
 
+pytestmark = pytest.mark.alone
+
 PROBE = """
 import sys, time
 start = time.perf_counter()

@@ -21,6 +21,8 @@ from specroute.http.wire import dumps
 from tests.client.world import MESSAGES
 from tests.support.loopback import DONE, chunk, completion
 
+pytestmark = pytest.mark.alone
+
 OURS = str(Path(specroute.__file__).parent)
 
 

@@ -7,9 +7,13 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from specroute.config import parse
 from specroute.draft.factory import KINDS
 from tests.support.tiny import TEXT, save_model, save_tokenizer
+
+pytestmark = pytest.mark.alone
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "drafting.md").read_text(encoding="utf-8")

@@ -18,6 +18,8 @@ from specroute.reference.running import ReferenceServer
 from tests.engine.answers import TEXT, EchoDrafter, ask, script
 from tests.engine.world import World, speculating
 
+pytestmark = pytest.mark.alone
+
 LONG = " ".join(["one, two, three, four; six."] * 40)
 METHODS = ["score", "in flight", "prefix", "predict", "hand-over"]
 

@@ -21,6 +21,8 @@ from tests.engine.answers import EchoDrafter, ask, script
 from tests.engine.test_exits import LONG, quiet, until
 from tests.engine.world import World, speculating
 
+pytestmark = pytest.mark.alone
+
 
 @dataclass
 class Desk:

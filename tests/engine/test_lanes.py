@@ -17,6 +17,8 @@ from tests.engine.answers import EchoDrafter, ask
 from tests.engine.test_exits import quiet
 from tests.engine.world import World, speculating
 
+pytestmark = pytest.mark.alone
+
 OLD = " ".join(f"the {a} {b} of {a} and {b}" for a in ("brown", "lazy", "quick", "over")
                for b in ("fox", "dog", "rests", "jumps"))  # fmt: skip
 NEW = OLD.replace("lazy dog of", "quick six of", 1)

@@ -12,6 +12,8 @@ from tests.engine.answers import TEXT, EchoDrafter, ask, script
 from tests.engine.test_exits import active, quiet, until
 from tests.engine.world import World, speculating
 
+pytestmark = pytest.mark.alone
+
 DIALECTS = ["continue_final_message", "prefix", "partial", "trailing_assistant", "body_prefix"]
 TEXT_ONLY = {"id_prompts": False, "completions": False, "score": []}
 

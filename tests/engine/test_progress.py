@@ -21,6 +21,8 @@ from tests.engine.answers import TEXT, EchoDrafter, ask, script
 from tests.engine.world import World, speculating
 from tests.support.proxy import Fault, Proxy
 
+pytestmark = pytest.mark.alone
+
 CHAT: Mapping[str, Any] = {
     "capabilities": {
         "score": ["prompt_logprobs"],

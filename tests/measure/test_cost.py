@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
+
 from specroute.measure import Measurements, traffic_class
 from specroute.request import CHAT, TextRequest
+
+pytestmark = pytest.mark.alone
 
 TRAFFIC = "chat#a1b2c3/prose/1k"
 

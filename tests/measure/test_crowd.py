@@ -12,6 +12,8 @@ from specroute.measure.crowd import Crowding, Pulse
 from specroute.measure.drafting import Drafting, Mark
 from specroute.measure.kinds import Target
 
+pytestmark = pytest.mark.alone
+
 
 def served(*, load: float, prefill: float, others: float = 0.0, seconds: float = 60.0) -> Crowding:
     """Streams that come and go at a server whose step takes ``load`` a sequence and 1 / ``prefill``

@@ -17,6 +17,8 @@ from tests.engine.answers import TEXT, ask, script
 from tests.engine.test_exits import quiet
 from tests.support.proxy import Fault, Proxy
 
+pytestmark = pytest.mark.alone
+
 
 def test_the_quantile_is_of_the_last_requests() -> None:
     """None before there are enough; then what 95 of 100 keep."""

@@ -14,6 +14,8 @@ from tests.engine.test_exits import quiet
 from tests.method.world import two
 from tests.provisional.test_speculate import CHAT, follow
 
+pytestmark = pytest.mark.alone
+
 HEAD = "Thank you for asking, your order was sent on Monday and will"
 TARGET = HEAD + " be with you on Thursday. " + "We are glad that you wrote. " * 10
 ALIKE = HEAD.replace("asking,", "Asking") + " reach you on Thursday, as was said."

@@ -19,6 +19,8 @@ from tests.engine.answers import TEXT, script
 from tests.engine.test_exits import quiet
 from tests.provisional.test_speculate import PLAIN
 
+pytestmark = pytest.mark.alone
+
 DRAFT = TEXT.replace("; one, two, six. The", "; one, two, four. The")
 GREY, BLACK = "rgb(154, 154, 154)", "rgb(0, 0, 0)"
 

@@ -25,6 +25,8 @@ from specroute.policy.objective import Objective
 from specroute.simulate.crowd import ABLE, Drafts, Rush, Server, rushed
 from specroute.types import Method
 
+pytestmark = pytest.mark.alone
+
 SECONDS = Objective()
 
 

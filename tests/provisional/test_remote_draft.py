@@ -18,6 +18,8 @@ from tests.engine.test_exits import LONG, active, quiet, until
 from tests.method.world import two
 from tests.provisional.test_speculate import CHAT, PLAIN, follow
 
+pytestmark = pytest.mark.alone
+
 
 def config(target: ReferenceServer, draft: ReferenceServer) -> dict[str, Any]:
     price = {"input": 1.0, "output": 2.0}

@@ -16,6 +16,8 @@ from tests.engine.test_exits import LONG, quiet
 from tests.engine.world import World, speculating
 from tests.support.proxy import Fault, Proxy
 
+pytestmark = pytest.mark.alone
+
 PLAIN = {"preset": "fixed", "method": "plain"}
 CHAT: Any = [{"role": "user", "content": "go"}]
 

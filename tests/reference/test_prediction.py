@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from specroute.reference.prediction import SLOW, Prediction
 from specroute.reference.running import ReferenceServer
 from tests.reference.raw import Http, messages
+
+pytestmark = pytest.mark.alone
 
 
 def follow(prediction: Prediction, tokens: list[int]) -> list[bool]:

@@ -21,6 +21,8 @@ from specroute.reference.running import ReferenceServer
 from specroute.reference.script import Script
 from tests.reference.raw import Http, messages
 
+pytestmark = pytest.mark.alone
+
 SPEC: dict[str, Any] = {"vocabulary": ["a", "b"], "default": {"a": 1.0}}
 
 

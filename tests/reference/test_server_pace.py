@@ -20,6 +20,8 @@ from specroute.reference.running import ReferenceServer
 from specroute.reference.script import Script
 from tests.reference.raw import Http
 
+pytestmark = pytest.mark.alone
+
 SPEC: dict[str, Any] = {"vocabulary": ["a", "b"], "default": {"a": 1.0}}
 LATE = 0.15
 """Seconds that a busy machine may add to any of these."""

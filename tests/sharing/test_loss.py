@@ -14,6 +14,8 @@ from specroute.sharing.worker import State
 from tests.sharing.world import Worker, workers
 from tests.support.redis_server import RedisServer
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

