@@ -91,7 +91,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     host = f"[{args.host}]" if ":" in args.host else args.host
     print(
-        f"listening on http://{host}:{sock.getsockname()[1]}/v1 model {server.names[0]}", flush=True
+        f"listening on http://{host}:{sock.getsockname()[1]}/v1 model {server.served.names[0]}",
+        flush=True,
     )
     listener = Listener(server)
     if args.until_eof:

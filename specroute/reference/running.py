@@ -226,7 +226,7 @@ class ReferenceServer:
     def _start_thread(self) -> None:
         self.backend = open_backend(self._source, threads=self._threads)
         self.server = Server(self.backend, self._options, self._log)
-        self.model = self.server.names[0]
+        self.model = self.server.served.names[0]
         sock = bind("127.0.0.1", 0)
         listener = Listener(self.server)
         thread = threading.Thread(

@@ -1,17 +1,14 @@
 """The endpoints: what each of them reads, has computed and sends, and who pays what.
 
-Knows the endpoints of an OpenAI-format server, and vLLM's and llama.cpp's beside them; deliberately
-not logits, batching, layouts or ASGI's messages. No web framework, no middleware, and no task or
-timer for each token.
+Knows which endpoints there are, and those that generate; those beside them are in ``aside``.
+Deliberately not logits, batching, layouts or ASGI's messages. No web framework, no middleware, and
+no task or timer for each token.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import json
-import struct
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -28,7 +25,8 @@ from specroute.reference.answer import (
     dumps,
     usage,
 )
-from specroute.reference.backend import Backend, InvalidPrompt
+from specroute.reference.aside import Aside
+from specroute.reference.backend import Backend
 from specroute.reference.batching import Choice, Engine, Item
 from specroute.reference.call import (
     Call,
@@ -44,10 +42,8 @@ from specroute.reference.options import ENDPOINTS, Options
 from specroute.reference.prediction import Prediction
 from specroute.reference.request import (
     Generate,
-    boolean,
     read_chat,
     read_completion,
-    read_messages,
 )
 from specroute.reference.scoring import (
     GenerateShape,
@@ -55,6 +51,7 @@ from specroute.reference.scoring import (
     read_generate,
     read_prompt_logprobs,
 )
+from specroute.reference.served import Served
 from specroute.reference.text import TextStream
 
 UNORDERED = frozenset({"answers_unordered", "answers_misnumbered"})
@@ -71,19 +68,19 @@ class Server:
             backend, options.pace, max_batch=options.max_batch, quirks=options.quirks
         )
         self._most_prompts = 1 if "first_prompt_only" in options.quirks else None
-        self.names = options.names or (backend.name,)
+        self.served = Served(backend, options)
         self._rng = Random(options.seed)
-        self._started = int(time.time())
+        aside = Aside(self.served, int(time.time()))
         posts: dict[str, Handler] = {
             "completions": self._completions,
             "chat": self._chat,
-            "tokenize": self._tokenize,
-            "detokenize": self._detokenize,
-            "apply_template": self._apply_template,
+            "tokenize": aside.tokenize,
+            "detokenize": aside.detokenize,
+            "apply_template": aside.apply_template,
             "generate": self._native,
-            "embeddings": self._embeddings,
+            "embeddings": aside.embeddings,
         }
-        gets: dict[str, Handler] = {"models": self._models}
+        gets: dict[str, Handler] = {"models": aside.models}
 
         def endpoint(handler: Handler, method: str | None, check: bool = True) -> Endpoint:
             return Endpoint(
@@ -100,8 +97,8 @@ class Server:
             for name, handler in handlers.items()
             if name not in options.disable
         }
-        self._endpoints["/health"] = endpoint(self._health, "GET", check=False)
-        self._one = endpoint(self._one_model, "GET") if "models" not in options.disable else None
+        self._endpoints["/health"] = endpoint(aside.health, "GET", check=False)
+        self._one = endpoint(aside.one_model, "GET") if "models" not in options.disable else None
         self._else = endpoint(self._nowhere, None)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,104 +145,8 @@ class Server:
                     code="invalid_api_key",
                 )
 
-    def _check_model(self, model: Any) -> None:
-        if model not in self.names and not (self.options.any_model and isinstance(model, str)):
-            raise Refusal(
-                404,
-                f"The model `{model}` does not exist; this server has {', '.join(self.names)}",
-                param="model",
-                code="model_not_found",
-            )
-
     async def _nowhere(self, call: Call) -> None:
         raise Refusal(404, f"no such endpoint: {call.scope['method']} {call.scope['path']}")
-
-    async def _json(self, call: Call, value: Any) -> None:
-        await call.outbox.until(call.arrived + self.options.pace.rtt)
-        await call.reply(200, dumps(value))
-
-    # -- small endpoints -------------------------------------------------------------------------
-
-    async def _health(self, call: Call) -> None:
-        await self._json(call, {"status": "ok"})
-
-    def _model(self, name: str) -> dict[str, Any]:
-        return {
-            "id": name,
-            "object": "model",
-            "created": self._started,
-            "owned_by": "specroute-reference",
-            "max_model_len": self.backend.max_len,
-        }
-
-    async def _models(self, call: Call) -> None:
-        await self._json(call, {"object": "list", "data": [self._model(n) for n in self.names]})
-
-    async def _one_model(self, call: Call) -> None:
-        name = call.scope["path_params"]["name"]
-        self._check_model(name)
-        await self._json(call, self._model(name))
-
-    async def _tokenize(self, call: Call) -> None:
-        body = await call.body()
-        self._optional_model(call, body)
-        if "messages" in body:
-            rendered = self._chat_prompt(body)
-            ids = self.backend.encode(rendered, boolean(body, "add_special_tokens"))
-        else:
-            prompt = body.get("prompt")
-            if not isinstance(prompt, str):
-                raise invalid("prompt", prompt, "a string (or messages instead)")
-            ids = self.backend.encode(prompt, boolean(body, "add_special_tokens", True))
-        value = {"tokens": ids, "count": len(ids), "max_model_len": self.backend.max_len}
-        if boolean(body, "return_token_strs"):
-            value["token_strs"] = [self.backend.piece(i).decode("utf-8", "replace") for i in ids]
-        await self._json(call, value)
-
-    async def _detokenize(self, call: Call) -> None:
-        body = await call.body()
-        self._optional_model(call, body)
-        ids = body.get("tokens")
-        if not isinstance(ids, list):
-            raise invalid("tokens", ids, "a list of token ids")
-        self._check_ids(ids, "tokens")
-        text = b"".join(map(self.backend.piece, ids)).decode("utf-8", "replace")
-        await self._json(call, {"prompt": text})
-
-    async def _apply_template(self, call: Call) -> None:
-        body = await call.body()
-        self._optional_model(call, body)
-        await self._json(call, {"prompt": self._chat_prompt(body)})
-
-    def _optional_model(self, call: Call, body: dict[str, Any]) -> None:
-        if body.get("model") is not None:
-            call.record.model = str(body["model"])
-            self._check_model(body["model"])
-
-    async def _embeddings(self, call: Call) -> None:
-        body = await call.body()
-        self._optional_model(call, body)
-        given = body.get("input")
-        inputs = given if isinstance(given, list) and given else [given]
-        if not all(isinstance(i, str) for i in inputs):
-            raise invalid("input", given, "a string or a list of strings")
-        encoded = body.get("encoding_format", "float")
-        if encoded not in ("float", "base64"):
-            raise invalid("encoding_format", encoded, "float or base64")
-        data, tokens = [], 0
-        for i, text in enumerate(inputs):
-            tokens += len(self.backend.encode(text, False))
-            digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8]
-            vector: Any = [byte / 128 - 1 for byte in digest]
-            if encoded == "base64":
-                vector = base64.b64encode(struct.pack("<8f", *vector)).decode()
-            data.append({"object": "embedding", "index": i, "embedding": vector})
-        call.record.prompts, call.record.prompt_tokens = len(inputs), tokens
-        call.record.charged_prompt_tokens = tokens
-        counts = {"prompt_tokens": tokens, "total_tokens": tokens}
-        await self._json(
-            call, {"object": "list", "model": body.get("model"), "data": data, "usage": counts}
-        )
 
     # -- generating ------------------------------------------------------------------------------
 
@@ -262,7 +163,7 @@ class Server:
                 if not ids:
                     raise invalid("prompt", prompt, "at least one token")
             else:
-                self._check_ids(prompt, "prompt")
+                self.served.check_ids(prompt, "prompt")
                 ids, stream = prompt, TextStream()
                 text = "".join(stream.push(self.backend.piece(i))[1] for i in ids) + stream.finish()
             prompts.append(ids)
@@ -294,13 +195,13 @@ class Server:
         await self._answer(call, generate, choices, shape)
 
     async def _native(self, call: Call) -> None:
-        asked = read_generate(await call.body(), self.names[0], self.options)
+        asked = read_generate(await call.body(), self.served.names[0], self.options)
         generate = asked.completion.generate
         self._begin(call, generate)
         prompts = []
         for prompt, start in zip(asked.completion.prompts, asked.starts, strict=True):
             ids = self.backend.encode(prompt, True) if isinstance(prompt, str) else prompt
-            self._check_ids(ids, "input_ids")
+            self.served.check_ids(ids, "input_ids")
             if start is not None and start >= len(ids):
                 raise invalid("logprob_start_len", start, f"less than {len(ids)}")
             prompts.append(ids)
@@ -319,7 +220,7 @@ class Server:
         generate, chat = read_chat(body, self.options)
         scored = read_prompt_logprobs(body, self.options)
         self._begin(call, generate)
-        prompt = self._render(chat)
+        prompt = self.served.render(chat)
         ids = self.backend.encode(prompt, False)
         choices = self._choices(call, generate, [ids], scored)
         if chat.prediction is not None:
@@ -341,26 +242,9 @@ class Server:
 
     def _begin(self, call: Call, generate: Generate) -> None:
         call.record.model, call.record.stream = generate.model, generate.stream
-        self._check_model(generate.model)
+        self.served.check_model(generate.model)
         for name, ids in (("logit_bias", generate.bias), ("stop_token_ids", generate.stop_ids)):
-            self._check_ids(list(ids), name)
-
-    def _chat_prompt(self, body: dict[str, Any]) -> str:
-        return self._render(read_messages(body, self.options))
-
-    def _render(self, chat: Any) -> str:
-        try:
-            return self.backend.render(
-                chat.messages, generate=chat.opening, prefill=chat.prefill, tools=chat.tools
-            )
-        except InvalidPrompt as error:
-            raise Refusal(400, f"messages: {error}", param="messages") from error
-
-    def _check_ids(self, ids: list[Any], where: str) -> None:
-        size = self.backend.size
-        for i in ids:
-            if not isinstance(i, int) or isinstance(i, bool) or not 0 <= i < size:
-                raise invalid(where, i, f"token ids from 0 to {size - 1}")
+            self.served.check_ids(list(ids), name)
 
     def _choices(
         self, call: Call, generate: Generate, prompts: list[list[int]], score: int | None
