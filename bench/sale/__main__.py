@@ -180,7 +180,8 @@ async def main(options: argparse.Namespace) -> int:
     if cut:
         ran = len(found.alone) + len(found.beside)
         lines.append(f"FAIL  cut off: {ran} of {sum(len(t) for _, t in todo)} runs")
-    parts = [about, *map(publish.table, groups), *map(publish.work, groups)]
+    tables = [publish.table(rows, article=rows is groups[0]) for rows in groups]
+    parts = [about, *tables, *map(publish.work, groups)]
     text = "\n\n".join([*parts, "```text\n" + "\n".join(lines) + "\n```"])
     every = [each for rows in groups for each in rows]
     if options.json:
