@@ -44,12 +44,12 @@ class Place:
 
 
 class _Unknown(Exception):
-    """A job of an earlier run that its provider knows no more."""
+    """A job of an earlier run that its provider knows no more, or a file of its answers."""
 
-    def __init__(self, provider: str, job: str) -> None:
+    def __init__(self, provider: str, what: str) -> None:
         super().__init__(
-            f"{provider} no longer knows the job {job} (404), so its answers can't be had; another "
-            "run with this journal asks in a new job"
+            f"{provider} no longer knows {what} (404), so its answers can't be had; another run "
+            "with this journal asks in a new job"
         )
 
 
@@ -165,15 +165,19 @@ async def _job(
     try:
         job = await _over(part, await _begun(part, journal, window, metadata), poll_s)
     except _Unknown as unknown:
-        gone = {"code": "batch_unknown", "message": str(unknown)}
         for each in part.requests:
-            ended(each, BatchItem(each.custom_id, error=gone))
+            ended(each, BatchItem(each.custom_id, error=_gone(unknown)))
         return
+    lost: _Unknown | None = None
     by_id = {request.custom_id: request for request in part.requests}
     for file in (job.output_file_id, job.error_file_id):
         if file is None:
             continue
-        content = await part.place.client.files.content(file)
+        try:
+            content = await part.place.client.files.content(file)
+        except openai.NotFoundError:  # Files are kept for a shorter time than jobs.
+            lost = lost or _Unknown(part.place.provider, f"the file {file} of the job {job.id}")
+            continue
         # Not splitlines(): a text may hold what else ends a line for Python.
         for line in content.content.split(b"\n"):
             if not line.strip():
@@ -186,8 +190,12 @@ async def _job(
     if job.errors is not None and job.errors.data:
         said += ": " + "; ".join(str(error.message) for error in job.errors.data[:3])
     for request in by_id.values():
-        error = {"code": f"batch_{job.status}", "message": said}
+        error = {"code": f"batch_{job.status}", "message": said} if lost is None else _gone(lost)
         ended(request, BatchItem(request.custom_id, error=error))
+
+
+def _gone(unknown: _Unknown) -> dict[str, str]:
+    return {"code": "batch_unknown", "message": str(unknown)}
 
 
 async def _begun(
@@ -202,7 +210,7 @@ async def _begun(
                 try:
                     return await client.batches.retrieve(known["job"])
                 except openai.NotFoundError as error:
-                    raise _Unknown(part.place.provider, known["job"]) from error
+                    raise _Unknown(part.place.provider, f"the job {known['job']}") from error
             # Written down before it was made; it may have been made all the same.
             async for job in client.batches.list(limit=100):
                 if (job.metadata or {}).get(KEY) == key:

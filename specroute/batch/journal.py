@@ -10,6 +10,7 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -184,10 +185,13 @@ class Journal:
     def _write(self, entry: Mapping[str, Any]) -> None:
         assert self._file is not None, "the journal is not open"
         line = json.dumps(entry, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+        before = os.fstat(self._file.fileno()).st_size
         try:
             while line:
                 line = line[self._file.write(line) :]
         except OSError as error:
+            with suppress(OSError):  # Another request's line may still follow: not half of this.
+                self._file.truncate(before)
             raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> StoreFailed:

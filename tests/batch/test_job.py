@@ -51,8 +51,11 @@ class Batches:
             jobs = list(self.jobs.values())
             await exchange.json_answer({"object": "list", "data": jobs, "has_more": False})
         elif path.endswith("/content"):
-            content = self.files[path.split("/")[2]]
-            await exchange.send(200, content, kind="application/jsonl")
+            content = self.files.get(path.split("/")[2], b"")
+            if content:
+                await exchange.send(200, content, kind="application/jsonl")
+            else:
+                await exchange.json_answer({"error": {"message": "no such file"}}, 404)
         elif (job := self.jobs.get(path.rpartition("/")[2])) is None:
             await exchange.json_answer({"error": {"message": "no such batch"}}, 404)
         else:
@@ -241,6 +244,31 @@ async def test_a_job_that_its_provider_has_forgotten_is_said_and_made_anew(tmp_p
             api.looks = 0
             (item,) = await client.batch_job([chat("a")], journal=path, poll_s=0.01)
     assert (item.text, len(forgotten), len(api.jobs)) == ("big: a", 1, 1)
+
+
+async def test_answers_that_are_kept_no_longer_are_said_and_asked_for_anew(tmp_path: Path) -> None:
+    """What its job's other file holds counts, and so do the batch's other jobs."""
+    api = Batches(looks=0)
+    api.refuse = {"b"}
+    path = tmp_path / "job.journal"
+    asked = [chat("a"), chat("b"), chat("c", "quick")]
+    finish = api._finish
+
+    def forgetful(job: dict[str, Any]) -> None:
+        finish(job)
+        if job.get("error_file_id"):
+            api.files[job["output_file_id"]] = b""
+
+    api._finish = forgetful  # type: ignore[method-assign]
+    async with Loopback(api) as server, client_of(server.url) as client:
+        a, b, c = await client.batch_job(asked, journal=path, poll_s=0.01)
+        assert a.error is not None and a.error["code"] == "batch_unknown"
+        assert "of the job batch-" in a.error["message"]
+        assert (b.status, c.text) == (400, "small: c")
+        api.refuse = set()
+        again = await client.batch_job(asked, journal=path, poll_s=0.01)
+    assert [item.text for item in again] == ["big: a", "big: b", "small: c"]
+    assert [item.resumed for item in again] == [False, False, True]
 
 
 async def test_a_job_whose_id_never_came_is_found_again(tmp_path: Path) -> None:

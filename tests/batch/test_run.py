@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import pytest
 
 import specroute
 from specroute.batch import BatchItem, Progress, run_batch
+from specroute.batch.items import read_requests
+from specroute.batch.journal import Journal
 from specroute.types import Report
 from tests.client.world import configured, plain
 from tests.support.loopback import Exchange, completion
@@ -258,6 +262,29 @@ async def test_a_half_written_line_is_dropped(tmp_path: Path) -> None:
     assert sorted(map(asked, server.seen)) == ["a", "b", "b"]
     for entry in path.read_text().splitlines():
         json.loads(entry)
+
+
+async def test_no_line_follows_half_a_line(tmp_path: Path) -> None:
+    """A disk that was full for a moment loses one answer, not the journal."""
+    path = tmp_path / "batch.journal"
+    lost, kept = read_requests([chat("a"), chat("b")])
+    signal_before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with Journal(path) as journal:
+            room = path.stat().st_size + 30
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+            with pytest.raises(specroute.StoreFailed, match="can't be written"):
+                journal.ended(lost, BatchItem(lost.custom_id, body={"a": 1}, status=200))
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            journal.ended(kept, BatchItem(kept.custom_id, body={"b": 2}, status=200))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, signal_before)
+    with Journal(path) as journal:
+        assert journal.answered(lost) is None
+        found = journal.answered(kept)
+    assert found is not None and found.body == {"b": 2}
 
 
 async def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path) -> None:
