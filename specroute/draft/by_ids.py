@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from specroute.vocabulary import Vocabulary
 log = logging.getLogger("specroute")
 
 LOOK_S = 10.0
+LATE_SHARE, MOST_LATE_S = 0.01, 300.0
+"""Of the time that may go into waiting for looks that nobody had the patience for."""
 _PASSING = (401, 403, 408, 409, 429)
 """4xx that say nothing of the request itself."""
 
@@ -72,6 +75,10 @@ class IdDrafts:
         """Vocabulary (its fingerprint) → whether the model speaks it, where that was seen."""
         self._looking = asyncio.Lock()
         self._look_at = 0.0
+        self._longest = 0
+        """Prompt and draft together, in tokens: the longest that was answered,"""
+        self._too_long = math.inf
+        """and the shortest that was refused for its length."""
         self._off = not (
             capabilities.completions
             and capabilities.id_prompts
@@ -92,8 +99,14 @@ class IdDrafts:
 
     async def _look(self, prompt: Prompt, key: str) -> None:
         said = {"model": self._model, "messages": list(prompt.messages or ())}
+        began = self._clock()
         try:
             tokens = (await self._calls.tokenize(said)).get("tokens")
+        except asyncio.CancelledError:
+            # Whoever comes next would wait as long, and never get to a draft by text.
+            now = self._clock()
+            self._look_at = now + min((now - began) / LATE_SHARE, MOST_LATE_S)
+            raise
         except ProviderError as error:
             if not _refused(error):
                 self._look_at = self._clock() + LOOK_S
@@ -106,7 +119,8 @@ class IdDrafts:
     async def ask(self, ids: Sequence[int], k: int) -> Drafted:
         """Up to ``k`` greedy tokens after ``ids``. Raises :class:`NotByIds` and
         :class:`ProviderError`."""
-        if self._off:
+        size = len(ids) + k
+        if self._off or size >= self._too_long:
             raise NotByIds
         caps = self._caps
         body: dict[str, Any] = {
@@ -124,9 +138,15 @@ class IdDrafts:
         except StatusError as error:
             if not _refused(error):
                 raise
-            self._off = True
-            log.info("draft %r: a prompt of ids was refused, asked by text: %s", self._name, error)
+            what = "a prompt of ids was refused, asked by text"
+            if size > self._longest > 0:
+                self._too_long = min(self._too_long, size)
+                what = f"{size} tokens by ids were refused, as long ones are asked by text"
+            else:
+                self._off = True
+            log.info("draft %r: %s: %s", self._name, what, error)
             raise NotByIds from error
+        self._longest = max(self._longest, size)
         choices = answer.get("choices")
         shown = _shown(choices[0]) if isinstance(choices, list) and len(choices) == 1 else None
         if shown is None:

@@ -179,6 +179,51 @@ async def test_ids_that_are_refused_leave_text() -> None:
     assert paths == ["/tokenize", "/completions", "/chat/completions", "/chat/completions"]
 
 
+async def test_what_is_too_long_by_ids_takes_them_from_no_other_prompt() -> None:
+    """A draft's model may hold less than its target: only as long prompts are asked by text."""
+    fleet = Fleet()
+    made = drafter(fleet)
+
+    async def path_of(length: int) -> list[str]:
+        before = len(fleet.asked)
+        session = await made.open(PROMPT, VOCABULARY)
+        await session.propose(Committed("w9 " * length, (9,) * length), 3)
+        return [path for path, _, _ in fleet.asked[before:]]
+
+    await path_of(1)
+    fleet.refuse = lambda prompt: status(400) if len(prompt) > 10 else None
+    assert await path_of(20) == ["/completions", "/chat/completions"]
+    assert await path_of(2) == ["/completions"]
+    assert await path_of(30) == ["/chat/completions"]
+
+
+async def test_a_look_that_takes_too_long_keeps_nobody_from_a_draft_by_text() -> None:
+    """Who has no patience for it is the last one to wait for it, for a hundred times as long."""
+    fleet = Fleet()
+    made, asked, never = drafter(fleet), asyncio.Event(), asyncio.Event()
+
+    async def hang(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        asked.set()
+        await never.wait()
+        return {}
+
+    fleet.tokenize = hang  # type: ignore[method-assign]
+    first, second = (asyncio.ensure_future(made.open(PROMPT, VOCABULARY)) for _ in range(2))
+    await asked.wait()
+    fleet.now += 2
+    first.cancel()
+    await second  # It had been waiting for the first one's look.
+    fleet.now += 190
+    session = await made.open(PROMPT, VOCABULARY)
+    await session.propose(Committed("w9 ", (9,)), 3)
+    assert [path for path, _, _ in fleet.asked] == ["/chat/completions"]
+    asked.clear()
+    fleet.now += 20
+    again = asyncio.ensure_future(made.open(PROMPT, VOCABULARY))
+    await asked.wait()
+    again.cancel()
+
+
 async def test_a_fleet_that_fails_rests() -> None:
     """As any other remote draft."""
     fleet = Fleet()
