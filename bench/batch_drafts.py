@@ -137,16 +137,20 @@ def main() -> int:
     parser.add_argument("--pace", default="tpot=40ms,rtt=10ms,prefill=10000")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dialect", help="score in this one; generate reads the prompt's cache")
-    parser.add_argument("--leave-out", default="", metavar="WAY,WAY")
+    names = [way.name for way in ways(0, 0)]
+    parser.add_argument("--leave-out", nargs="*", default=[], choices=names, metavar="WAY")
     a = parser.parse_args()
     torch.set_num_threads(1)
     questions = corpus.held_out("customer-service", a.requests, seed=4)
     found: dict[str, list[Outcome]] = {}
-    for _ in range(a.repeats):
+    for turn in range(a.repeats):
         for way in ways(a.concurrency, a.k):
-            if way.name in a.leave_out.split(","):
+            if way.name in a.leave_out:
                 continue
-            found.setdefault(way.name, []).append(asyncio.run(run(way, questions, a)))
+            each = asyncio.run(run(way, questions, a))
+            found.setdefault(way.name, []).append(each)
+            said = f"{turn + 1}/{a.repeats} {way.name}: {each.seconds:.1f} s"
+            print(said, file=sys.stderr, flush=True)
     print(f"{a.requests} requests of up to {a.tokens} tokens, {a.concurrency} at once, {a.pace}")
     print(
         "| way | tokens/s | of plain | one after another | rounds | in requests | tokens a pass | "

@@ -88,6 +88,8 @@ class Scenario:
     cancel: bool = False
     """Half of the callers leave, in a wave of its own each turn."""
     chatty: bool = False
+    name: str = ""
+    """As a wave's line calls it."""
 
 
 async def in_process(s: Scenario) -> dict[str, Any]:
@@ -176,9 +178,19 @@ async def waves(
             row["rss_mib"], row["peak_mib"] = memory()
             row["left"] = left()
             rows.append(row)
-            if s.chatty:
-                print(json.dumps(row), file=sys.stderr, flush=True)
+            print(json.dumps(row) if s.chatty else said(s, row), file=sys.stderr, flush=True)
     return {"rows": rows, "files_before": files_before}
+
+
+def said(s: Scenario, row: dict[str, Any]) -> str:
+    """How a wave went, in a line."""
+    methods = ", ".join(f"{m} {n}" for m, n in sorted(row["methods"].items()))
+    at = f"wave {row['turn']} of {s.waves}" if row["turn"] else "warm-up"
+    left = f"; half left in {row['leaving']['seconds']:.0f} s" if "leaving" in row else ""
+    return (
+        f"{s.name or s.model}: {at}, {row['model']}: {row['seconds']:.1f} s ({row['cpu_s']:.1f} s "
+        f"of CPU), {row['errors']} errors, {row['wrong']} wrong ({methods}){left}"
+    )
 
 
 async def _leaving(
