@@ -7,6 +7,8 @@ away.
 Away: each process goes on by itself, from the last sums that it saw of everybody, and books what it
 took at the server as soon as that is back. Until then a limit holds for each process alone. A
 server that answers and can't book (it is full, only a replica, or its own disk fails) is away too.
+One that hung may do later what nobody waits for any more: each booking leaves its number in the
+process's mark, so that none is made twice.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import logging
 import math
 import re
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -43,8 +46,13 @@ _UNABLE = re.compile(
 """Codes of a server that can't write for now (redis.io, "Redis serialization protocol", errors);
 redis-py has classes for some, and drops their codes."""
 
-_TAKE = """
--- ARGV: for each key its running slot, its oldest slot, the amount, the room, seconds to live.
+_MARK = """
+redis.call('HSET', ARGV[#ARGV - 1], 'number', ARGV[#ARGV])
+redis.call('EXPIRE', ARGV[#ARGV - 1], 172800)
+"""
+_TAKE = f"""
+-- ARGV: for each key its running slot, its oldest slot, the amount, the room, seconds to live;
+-- then this process's mark and the booking's number.
 local function booked(i)
   local sums, used, oldest = redis.call('HGETALL', KEYS[i]), 0, tonumber(ARGV[5 * i - 3])
   for j = 1, #sums, 2 do
@@ -56,7 +64,7 @@ local function booked(i)
   end
   return math.max(used, 0), sums
 end
-local totals = {}
+local totals = {{}}
 for i = 1, #KEYS do
   local used, sums = booked(i)
   local amount, room = tonumber(ARGV[5 * i - 2]), tonumber(ARGV[5 * i - 1])
@@ -70,12 +78,13 @@ for i = 1, #KEYS do
   redis.call('HINCRBYFLOAT', KEYS[i], ARGV[5 * i - 4], ARGV[5 * i - 2])
   redis.call('EXPIRE', KEYS[i], ARGV[5 * i])
 end
+{_MARK}
 totals[1] = '0'
 return totals
 """
 
-_CHANGE = """
--- ARGV: for each key its slot, the amount, and whether to book it where nothing is.
+_CHANGE = f"""
+-- ARGV: for each key its slot, the amount, and whether to book it where nothing is; then as above.
 for i = 1, #KEYS do
   local slot, amount = ARGV[3 * i - 2], ARGV[3 * i - 1]
   if ARGV[3 * i] == '1' or redis.call('HEXISTS', KEYS[i], slot) == 1 then
@@ -87,6 +96,7 @@ for i = 1, #KEYS do
     end
   end
 end
+{_MARK}
 """
 
 
@@ -112,8 +122,6 @@ class RedisStore(ThreadedStore):
         self._scripts: tuple[Any, Any] | None = None
         self._away_until = 0.0
         self._local = MemoryStore()
-        self._owed: dict[str, dict[int, float]] = {}
-        """What was booked here alone, by key and slot: the server gets it when it is back."""
         super().__init__()
 
     def __repr__(self) -> str:
@@ -122,6 +130,13 @@ class RedisStore(ThreadedStore):
 
     def _reset(self) -> None:
         self._client = self._scripts = None
+        self._owed: dict[str, dict[int, float]] = {}
+        """What was booked here alone, by key and slot: the server gets it when it is back. A parent
+        books its own."""
+        self._mark = f"{PREFIX}by:{uuid.uuid4().hex}"
+        self._number = 0
+        self._doubt: tuple[int, tuple[Change, ...]] | None = None
+        """The last booking, while nobody knows whether the server has made it."""
         super()._reset()
 
     @property
@@ -140,7 +155,8 @@ class RedisStore(ThreadedStore):
                 repr(want.limit * (1 + 1e-6)),
                 2 * window.slots * window.slot_s,
             ]
-        found = self._asked(0, [want.key for want in wants], args)
+        booked = [Change(want.key, want.window.slot(now), want.amount) for want in wants]
+        found = self._asked(0, booked, args)
         if found is None:
             return self._taken_here(wants, now)
         if int(found[0]):
@@ -173,7 +189,7 @@ class RedisStore(ThreadedStore):
         for change in changes:
             args += [change.slot, repr(change.amount), "0"]
         self._local.change(changes)
-        if self._asked(1, [change.key for change in changes], args) is None:
+        if self._asked(1, changes, args) is None:
             for change in changes:
                 self._owe(change.key, change.slot, change.amount)
 
@@ -206,7 +222,9 @@ class RedisStore(ThreadedStore):
             log.warning("%r is away (%s): each process keeps limits alone", self, error)
         self._away_until = self._clock() + AWAY_S
 
-    def _asked(self, script: int, keys: Sequence[str], args: Sequence[Any]) -> list[Any] | None:
+    def _asked(
+        self, script: int, booked: Sequence[Change], args: Sequence[Any]
+    ) -> list[Any] | None:
         """The script's answer; ``None``: the server is away."""
         import redis
 
@@ -214,9 +232,10 @@ class RedisStore(ThreadedStore):
             return None
         try:
             scripts = self._connected()
+            self._settle(scripts[2])
             if self._owed:
                 self._pay(scripts[1])
-            found = scripts[script](keys=[PREFIX + key for key in keys], args=list(args))
+            found = self._booked(scripts[script], booked, args)
         except (redis.ConnectionError, redis.TimeoutError) as error:
             self._lost(error)
             return None
@@ -234,14 +253,34 @@ class RedisStore(ThreadedStore):
 
     def _pay(self, change: Any) -> None:
         """Book at the server what was booked here while it was away."""
-        keys: list[str] = []
-        args: list[Any] = []
-        for key, owed in self._owed.items():
-            for slot, amount in owed.items():
-                keys.append(PREFIX + key)
-                args += [slot, repr(amount), "1"]
-        change(keys=keys, args=args)
+        changes = [
+            Change(key, slot, amount)
+            for key, owed in self._owed.items()
+            for slot, amount in owed.items()
+        ]
+        args = [word for each in changes for word in (each.slot, repr(each.amount), "1")]
+        self._booked(change, changes, args)
         self._owed.clear()
+
+    def _booked(self, script: Any, changes: Sequence[Change], args: Sequence[Any]) -> Any:
+        """Run a script that books ``changes``."""
+        self._number += 1
+        self._doubt = self._number, tuple(changes)
+        keys = [PREFIX + change.key for change in changes]
+        found = script(keys=keys, args=[*args, self._mark, self._number])
+        self._doubt = None
+        return found
+
+    def _settle(self, client: Any) -> None:
+        """What was answered too late and made all the same is not booked again."""
+        if self._doubt is None:
+            return
+        number, changes = self._doubt
+        made = list(client.hgetall(self._mark).values())
+        if made and int(made[0]) == number:
+            for change in changes:
+                self._owe(change.key, change.slot, -change.amount)
+        self._doubt = None
 
     def _connected(self) -> tuple[Any, Any, Any]:
         """Both scripts and the client."""

@@ -85,6 +85,28 @@ async def test_while_it_is_away_each_goes_on_alone_and_then_pays(
     await b.aclose()
 
 
+async def test_a_server_that_hung_books_nothing_twice(own_server: RedisServer) -> None:
+    """It does what it was sent when it goes on, though nobody waits for that any more."""
+    clock = [0.0]
+    store = RedisStore(own_server.url, lambda: clock[0])
+    assert await store.take([usd(4)], NOW) is None
+    booked = []
+    for hurried in (Change("usd", DAY.slot(NOW), 3.0), Change("usd", DAY.slot(NOW), -2.0)):
+        own_server.pause()
+        if hurried.amount > 0:
+            assert await store.take([usd(hurried.amount)], NOW) is None
+        else:
+            store.change([hurried])
+            assert await store.take([usd(0)], NOW) is None  # behind the change
+        assert store.away
+        own_server.resume()
+        clock[0] += AWAY_S
+        assert await store.take([usd(0)], NOW) is None
+        booked.append(own_server.booked(PREFIX + "usd", DAY.slot(NOW)))
+    assert booked == [7.0, 5.0]
+    await store.aclose()
+
+
 async def test_an_away_server_is_not_asked_for_every_request(own_server: RedisServer) -> None:
     """Only after a while, so that nobody waits for it again and again."""
     clock = [0.0]
