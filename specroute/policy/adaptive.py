@@ -261,9 +261,8 @@ class Adaptive:
             f"{_named(candidate)} is predicted at {choice.gain:.2f} times the plain pace, but "
             "little is known of its class yet"
         )
-        if account.trying or ask.together.trying:
-            why = account.trying or ask.together.trying
-            return choice.gain, f"{said}; nothing is tried out now: {why}"
+        if account.trying:
+            return choice.gain, f"{said}; nothing is tried out now: {account.trying}"
         if candidate.method is Method.SCORE and offer.k:
             offer = replace(offer, k=min(offer.k, FIRST_K))
             loss = self._may_lose(candidate, seen, ask, offer, plain)

@@ -88,7 +88,8 @@ class Ask:
     account: Account = field(default_factory=Account)
     """What the policy has won and lost in this traffic class so far,"""
     together: Account = field(default_factory=Account)
-    """and in all classes at the target together."""
+    """and in all classes at the target together, without what those that are tried out now may be
+    losing."""
 
     def answer_tokens(self, figures: Snapshot) -> float:
         """Tokens that the answer is expected to have: as others had, within ``max_tokens``."""

@@ -75,14 +75,21 @@ class Change:
 
     @classmethod
     def between(
-        cls, before: Account, after: Account, plain_j: float, plain_dollars: float | None
+        cls,
+        before: Account,
+        after: Account,
+        plain_j: float,
+        plain_dollars: float | None,
+        lost: float = inf,
     ) -> Change:
-        """What one request, whose plain call would have cost so much, has changed."""
+        """What one request, whose plain call would have cost so much, has changed. ``lost``: J that
+        it took beyond that. Where the account falls by more, it held more than it may after so
+        short a request: nothing was lost, and whoever is told has its own bound."""
         dollars = None
         if plain_dollars is not None:
             dollars = after.dollars - before.dollars
         return cls(
-            after.allowance - before.allowance,
+            max(after.allowance - before.allowance, -lost),
             after.spent - before.spent,
             after.yardstick - before.yardstick,
             after.strayed - before.strayed,

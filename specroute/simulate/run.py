@@ -94,14 +94,17 @@ def run(
                 spent = Forecast(taken.seconds, taken.dollars if dollars_known else None)
                 after = accounts[traffic] = policy.settle(account, plan, spent, plain)
                 if traffic:
-                    plain_j = (
-                        policy.objective.j(plain) if isinstance(policy, Adaptive) else plain.seconds
-                    )
-                    change = Change.between(account, after, plain_j, plain.dollars)
+                    j = policy.objective.j if isinstance(policy, Adaptive) else _seconds
+                    lost = max(j(spent) - j(plain), 0.0) if chosen != PLAIN else 0.0
+                    change = Change.between(account, after, j(plain), plain.dollars, lost)
                     accounts[""] = change.of(together)
         if isinstance(policy, Learning):
             policy.learn(plan, world.tokens(i), taken.seconds)
     return Outcome(tuple(seconds), tuple(dollars), rounds, tuple(methods))
+
+
+def _seconds(took: Forecast) -> float:
+    return took.seconds
 
 
 def plain_outcome(world: World, target: str) -> Outcome:

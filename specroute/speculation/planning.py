@@ -69,11 +69,7 @@ class Chosen:
 
     def account(self, key: tuple[str, str]) -> Account:
         """A class's account as it stands, with what is under way."""
-        found, plans = self.accounts.get(key, Account()), self.under_way.get(key)
-        for plan in self.tried.get(key, ()):
-            if plan.risk is not None:
-                lost = plan.risk.dollars or 0.0
-                found = found.less(_j(self, plan.risk), lost)
+        found, plans = self._less(key, self.tried.get(key, ())), self.under_way.get(key)
         if not plans:
             return found
         return found.under_way(
@@ -81,6 +77,19 @@ class Chosen:
             any(plan.yardstick for plan in plans),
             any(plan.strays for plan in plans),
         )
+
+    def together(self, target: str) -> Account:
+        """What all classes have together, without what those that are new may be losing now. Each
+        may lose so little that many can be tried at a time."""
+        key = (target, EVERY)
+        return self._less(key, [*self.under_way.get(key, ()), *self.tried.get(key, ())])
+
+    def _less(self, key: tuple[str, str], plans: Sequence[Plan]) -> Account:
+        found = self.accounts.get(key, Account())
+        for plan in plans:
+            if plan.risk is not None:
+                found = found.less(_j(self, plan.risk), plan.risk.dollars or 0.0)
+        return found
 
     def begin(self, key: tuple[str, str], plan: Plan) -> Callable[[object], None]:
         """A plan that tries something out is under way; what to call once it has ended."""
@@ -219,7 +228,7 @@ class Planning:
             dollars=dollars,
             temperature=self._drawn_at(request, model, options),
             account=account,
-            together=chosen.account(every),
+            together=chosen.together(str(target.ref)),
         )
         plan = checked_plan(chosen.policy, ask, options, figures, self._rng)
         used = next((c for c in options.plans if plan.key == (c.target, c.method, c.drafter)), None)
@@ -287,8 +296,9 @@ class Planning:
         except Exception:  # A policy of one's own: the request has been answered.
             log.exception("policy %s: settle() failed", type(chosen.policy).__name__)
             return
-        chosen.accounts[key], plain = after, found[1]
-        change = Change.between(account, after, _j(chosen, plain), plain.dollars)
+        chosen.accounts[key], (spent, plain) = after, found
+        lost = _lost(chosen, reckoning.plan, spent, plain)
+        change = Change.between(account, after, _j(chosen, plain), plain.dollars, lost)
         self._accounts.settled(chosen.name, key, change)
         every = (key[0], EVERY)
         if key != every:
@@ -316,10 +326,19 @@ def _name(config: PolicyConfig) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _j(chosen: Chosen, plain: Forecast) -> float:
-    """What a plain call costs as the policy counts."""
+def _lost(chosen: Chosen, plan: Plan, spent: Forecast, plain: Forecast) -> float:
+    """J that a request took beyond a plain call; how a policy of one's own counts isn't known."""
+    if not isinstance(getattr(chosen.policy, "objective", None), Objective):
+        return inf
+    if plan.method is Method.PLAIN and plan.target is None:
+        return 0.0
+    return max(_j(chosen, spent) - _j(chosen, plain), 0.0)
+
+
+def _j(chosen: Chosen, took: Forecast) -> float:
+    """What a call costs as the policy counts."""
     objective = getattr(chosen.policy, "objective", None)
-    return objective.j(plain) if isinstance(objective, Objective) else plain.seconds
+    return objective.j(took) if isinstance(objective, Objective) else took.seconds
 
 
 def trust_in(target: Target) -> Trust:

@@ -16,6 +16,7 @@ from specroute.policy.base import Ask, Plan, RoundView
 from specroute.policy.objective import Objective
 from specroute.policy.trial import FIRST, FIRST_K
 from specroute.simulate.newcomer import FIRST_MOST, MEAN_MOST, first_requests, scenarios
+from specroute.speculation.planning import EVERY, Chosen
 from specroute.types import Exactness, Method
 from tests.policy.test_choice import figures, rate
 
@@ -64,16 +65,32 @@ def test_the_first_request_of_a_class_is_a_trial() -> None:
         (Account(), replace(WON, allowance=-1.0), "could lose more"),
         (Account(allowance=0.03, spent=8.0), WON, "could lose more"),  # Plain pays .12 in.
         (Account(trying="another"), WON, "nothing is tried out now: another"),
-        (Account(), replace(WON, trying="another class"), "nothing is tried out now: another"),
+        (Account(), replace(WON, allowance=0.01), "could lose more"),  # Others are tried on it.
     ],
 )
 def test_it_is_paid_by_what_all_classes_have_won(
     account: Account, together: Account, said: str
 ) -> None:
-    """Once, one at a time, and not by one that has lost before; else the class starts plain."""
+    """Once, one at a time in a class, while there is enough, and not by one that has lost before;
+    else the class starts plain."""
     plan = planned(new(), account, together)
     assert plan.method is Method.PLAIN
     assert said in plan.reason
+
+
+def test_many_new_classes_are_tried_beside_each_other() -> None:
+    """As many as together lose no more than all classes have won: where each caller's own system
+    prompt makes a class, one caller doesn't keep all others from drafts."""
+    chosen = Chosen(Adaptive(Objective(1.0)), Exactness.BOUNDED)
+    chosen.accounts["t", EVERY] = Account(allowance=0.5, spent=100.0)
+    risked = []
+    for _ in range(20):
+        plan = planned(new(), together=chosen.together("t"))
+        if plan.trial and plan.risk is not None:
+            chosen.begin(("t", EVERY), plan)
+            risked.append(plan.risk.seconds)
+    assert 1 < len(risked) < 20
+    assert sum(risked) <= 0.5
 
 
 def test_a_round_that_is_dear_is_not_tried_on_credit() -> None:

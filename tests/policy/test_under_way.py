@@ -64,6 +64,21 @@ def test_what_is_under_way_is_not_done_twice() -> None:
     assert account.under_way(False, False, False) == account
 
 
+def test_what_new_classes_may_lose_is_left_out_of_what_all_have() -> None:
+    """Until their answers have ended, whatever becomes of them."""
+    chosen = Chosen(Adaptive(), Exactness.BOUNDED)
+    every = ("t", "")
+    chosen.accounts[every] = Account(2.0)
+    trials = [Plan(Method.SCORE, "d", 4, "", trial=True, risk=Forecast(0.5)) for _ in range(2)]
+    ends = [chosen.begin(every, trial) for trial in trials]
+    chosen.has_tried(trials[0], every)
+    together = chosen.together("t")
+    assert (together.allowance, together.trying) == (pytest.approx(1.0), "")
+    for end in ends:
+        end(None)
+    assert chosen.together("t") == Account(2.0)
+
+
 def test_a_trial_that_went_plain_keeps_nobody_from_trying() -> None:
     """Its answer may take a minute more. Until it is settled, what it may have lost is left out of
     what may be lost; of a plan that tries nothing there is nothing to leave out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 
@@ -66,6 +67,25 @@ def test_an_account_holds_no_more_for_many_than_for_one() -> None:
     for _ in range(10):
         account = won.of(account)
     assert account.allowance == CAP * P
+
+
+@pytest.mark.parametrize("lengths", [(4.0, 0.4), (1.0, 2.0, 3.0, 4.0)])
+def test_short_requests_are_no_losses_to_those_who_are_told(lengths: tuple[float, ...]) -> None:
+    """An account holds so many requests' worth, so it falls with a short one after a long one. A
+    class that wins each time takes nothing from what all classes have."""
+    rng = random.Random(1)
+    classes, every = [Account()] * 3, Account()
+    for _ in range(500):
+        n, plain_j = rng.randrange(3), rng.choice(lengths)
+        ended = Settled((None, "score", "d"), 0.7 * plain_j, plain_j)
+        before, after = classes[n], classes[n].settle(ended, 0.005)
+        classes[n], held = after, every.allowance
+        every = Change.between(before, after, plain_j, None, lost=0.0).of(every)
+        assert every.allowance >= min(held, CAP * plain_j)
+    full = Account(6.0, lent=LENT)
+    lost = full.settle(Settled((None, "score", "d"), 3.4, 0.4), 0.005)
+    told = Change.between(full, lost, 0.4, None, lost=3.0)
+    assert (lost.allowance, told.allowance) == (pytest.approx(0.6), pytest.approx(-3.0))
 
 
 def test_what_was_not_told_counts_beside_others_figures() -> None:
