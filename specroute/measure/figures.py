@@ -109,7 +109,9 @@ class Snapshot:
     by_temperature: tuple[tuple[float, Acceptance], ...] = ()
     """All classes' acceptance at each temperature that the draft was sampled with."""
     of_its_own: float = math.inf
-    """Judged tokens of this class itself behind ``acceptance``; 0: all of it is borrowed."""
+    """Judged tokens of this class itself behind ``acceptance``; 0: all of it is borrowed,"""
+    even: bool = False
+    """from classes of which those that were new of late have turned out to be like the others."""
 
     def round_time(self, context: float, k: float) -> Estimate | None:
         """Seconds of one scoring request of K tokens after ``context`` tokens, draws left out."""

@@ -37,6 +37,17 @@ SHADOW = 0.5
 MOST_NEWS = 16
 """Rounds after which, at the latest, it is looked anew at what coarser classes lend."""
 _RESCALE = 1e60
+ENOUGH, LEAST_SAID, SOME = 12.0, 6.0, 2.0
+"""Judged tokens of a new class that say at once whether it is like the others; that do so when an
+answer ends; and that do so then if they say that it is harder."""
+HARDER = 2.0
+"""Times the hazard that others promise (``hardness``) from which a new class counts as harder."""
+FADES = 0.9
+"""What the verdict on a new class keeps of its weight with each later one."""
+IN_A_ROW = 2.7
+"""New classes that were like the others, so faded, from which the next is taken to be, too,"""
+ODD = 0.1
+"""as long as those that were harder are no more than this share of them."""
 
 
 class LifeTable:
@@ -125,12 +136,15 @@ class Rounds:
     """
 
     __slots__ = (
+        "_alike",
         "_evidence",
+        "_harder",
         "_leaf",
         "_lent",
         "_news",
         "_own",
         "_recent",
+        "_told",
         "_unit",
         "_watch",
         "_within",
@@ -157,6 +171,10 @@ class Rounds:
         """What the coarser classes lent when it was last looked at,"""
         self._news = 0
         """and rounds since then."""
+        self._alike = self._harder = 0.0
+        """Classes under this one that were like what it lent them, or harder, faded."""
+        self._told = parent is None
+        """Whether it was said of this class which it is."""
         if parent is not None:
             parent._leaf = False
         self._watch = (Watch(), Watch())
@@ -190,6 +208,8 @@ class Rounds:
             self.fade(0.5 ** (pause / HALF_LIFE_S))
         self._count(accepted, judged, shadow, weight, start, answer)
         self.seen_at = at
+        if not self._told and self._leaf and self.weight() >= ENOUGH:
+            self._tell()
 
     def over(self, answer: object, *, shadow: bool = False) -> None:
         """An answer has ended: what its rounds say of a change is looked at."""
@@ -199,6 +219,38 @@ class Rounds:
         after = self._watch[shadow].over(answer, table.judged / self._unit)
         if after:
             self._start_anew(after, shadow)
+        if not self._told and self._leaf and self.weight() >= SOME:
+            self._tell()
+
+    def lender(self) -> Rounds | None:
+        """The nearest coarser class that has seen others than this one."""
+        child = self
+        while child.parent is not None:
+            if sum(child.parent._without(child).judged) >= STRENGTH:
+                return child.parent
+            child = child.parent
+        return None
+
+    @property
+    def even(self) -> bool:
+        """Whether classes under this one, as far as they were new of late, were like the others."""
+        return self._alike >= IN_A_ROW and self._harder <= ODD * self._alike
+
+    def _tell(self) -> None:
+        """Tell the class that has lent to this one whether it is as that promised."""
+        lender = self.lender()
+        if lender is None:
+            self._told = self.weight() >= LEAST_SAID  # The first there is.
+            return
+        own = self.own().plus(self.own(shadow=True), SHADOW)
+        lent = self._above(NO_EVIDENCE)
+        rates = [p / n if n else 1.0 for p, n in zip(lent.passed, lent.judged, strict=True)]
+        harder = hardness(own, rates) > HARDER
+        if not harder and self.weight() < LEAST_SAID:
+            return
+        self._told = True
+        lender._alike = FADES * lender._alike + (not harder)
+        lender._harder = FADES * lender._harder + harder
 
     def _count(
         self,
@@ -318,6 +370,7 @@ class Rounds:
                 for table, unit in zip(tables, units, strict=True)
             ],
             "watch": [watch.dump() for watch in self._watch],
+            "new": [self._alike, self._harder],
         }
 
     def load(self, data: Any, share: float, above: float) -> None:
@@ -340,6 +393,8 @@ class Rounds:
         if self.parent is not None:
             self._within_log = (self.parent.real.logscale, self.parent.shadow.logscale)
         self.seen_at = float(data["at"])
+        self._alike, self._harder = map(float, data.get("new", (0.0, 0.0)))
+        self._told = self.parent is None or self.weight() >= LEAST_SAID
         self._unread()
 
 

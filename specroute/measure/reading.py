@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 WANDERS = 0.015
 """By what share a plain pace changes from one request to the next, about (a standard deviation)."""
+_SURE = 64.0
+"""Judged tokens of a class that is new no more."""
 _LENT_ANSWERS = 2.0
 """Answers that a coarser class's mean length counts as."""
 
@@ -61,6 +63,7 @@ def read(
         ),
         acceptance=rounds.evidence() if rounds is mine else rounds.lends(),
         of_its_own=mine.weight(),
+        even=_even(mine if rounds is mine else None, rounds),
         verify_s=None if scoring is None else scoring + (judged.drawing.value or 0.0),
         draft_s=None if token is None else token.mean,
         rounds=judged.law.weight,
@@ -89,6 +92,17 @@ def read(
         predicted_tpot=None if prediction is None else prediction.tpot.estimate(),
         by_temperature=_by_temperature(measured, target, drafter, how),
     )
+
+
+def _even(mine: Rounds | None, nearest: Rounds) -> bool:
+    """Whether a class that is new can be taken to be like those that lend it what they have seen.
+    ``nearest``: of the class or the coarser ones, the finest that has seen anything."""
+    if mine is None:
+        return nearest.even
+    if mine.weight() >= _SURE:
+        return False  # Nobody asks.
+    lender = mine.lender()
+    return lender is not None and lender.even
 
 
 def stale(factor: Estimate, idle: int) -> Estimate:

@@ -41,8 +41,9 @@ _NOTHING = Acceptance((0.0,) * 4, (1e3,) * 4)
 
 
 def fresh(candidate: Candidate, seen: Snapshot) -> bool:
-    """Whether nothing of a plan was ever seen in the request's own class."""
-    return candidate.method in BY_ACCEPTANCE and seen.of_its_own < FRESH
+    """Whether too little of a plan was ever seen in the request's own class, and others that were
+    new have not turned out to be like those before them."""
+    return candidate.method in BY_ACCEPTANCE and seen.of_its_own < FRESH and not seen.even
 
 
 def may_lose_first(ask: Ask, plain_j: float, share: float) -> float:

@@ -171,3 +171,39 @@ def test_the_first_requests_of_a_class_lose_little(after: float, n: int) -> None
     first = first_requests(scenario, Adaptive(Objective(1.0)))
     assert first.request <= FIRST_MOST
     assert first.eight <= MEAN_MOST
+
+
+def _of_classes(*rates: float) -> Measurements:
+    """After some classes one after another, each a request of six rounds."""
+    measured, rng = Measurements(), random.Random(3)
+    for number, rate in enumerate(rates):
+        for _ in range(6):
+            passed = next((i for i in range(4) if rng.random() > rate), 4)
+            measured.round(
+                "t", "d", f"chat#{number}/prose/1k", drafted=4, accepted=passed,
+                judged=min(passed + 1, 4), draft_s=0.01, verify_s=0.1, answer=number,
+            )  # fmt: skip
+        measured.over("t", "d", f"chat#{number}/prose/1k", number)
+    return measured
+
+
+def test_a_new_class_goes_by_the_others_once_those_before_it_were_like_them() -> None:
+    """Three in a row; a harder one among them makes each new one a trial again."""
+    for count, even in ((1, False), (3, False), (4, True), (9, True)):
+        found = _of_classes(*[0.9] * count).snapshot("t", "d", "chat#new/prose/1k")
+        assert (found.of_its_own, found.even) == (0.0, even)
+    assert not _of_classes(*[0.9] * 8, 0.05).snapshot("t", "d", "chat#new/prose/1k").even
+    assert _of_classes(*[0.9] * 8, 0.05, *[0.9] * 12).snapshot("t", "d", "chat#new/prose/1k").even
+
+
+def test_a_prompt_of_another_kind_is_new_to_its_own_system_prompt() -> None:
+    """That all system prompts are alike says nothing of code after prose."""
+    measured = _of_classes(*[0.9] * 9)
+    assert measured.snapshot("t", "d", "chat#new/prose/1k").even
+    assert not measured.snapshot("t", "d", "chat#3/code/1k").even
+
+
+def test_a_class_that_can_be_taken_to_be_like_the_others_is_no_trial() -> None:
+    """It is planned as any known one is."""
+    assert planned(new()).trial
+    assert not planned(new(even=True)).trial
