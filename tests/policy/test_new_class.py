@@ -176,9 +176,9 @@ def test_the_first_requests_of_a_class_lose_little(after: float, n: int) -> None
 def _of_classes(*rates: float) -> Measurements:
     """After some classes one after another, each a request of six rounds."""
     measured, rng = Measurements(), random.Random(3)
-    for number, rate in enumerate(rates):
+    for number, odds in enumerate(rates):
         for _ in range(6):
-            passed = next((i for i in range(4) if rng.random() > rate), 4)
+            passed = next((i for i in range(4) if rng.random() > odds), 4)
             measured.round(
                 "t", "d", f"chat#{number}/prose/1k", drafted=4, accepted=passed,
                 judged=min(passed + 1, 4), draft_s=0.01, verify_s=0.1, answer=number,
