@@ -99,7 +99,9 @@ class Proxy:
             await send_error(send, 413, {}, _error(said, "invalid_request_error", "too_large"))
         except TooSlow:
             said = "the request's body did not come to an end"
-            await send_error(send, 408, {}, _error(said, "invalid_request_error", "too_slow"))
+            content = _error(said, "invalid_request_error", "too_slow")
+            # Else what still trickles in would hold the connection (RFC 9110, section 15.5.9).
+            await send_error(send, 408, {"connection": "close"}, content)
         finally:
             self._running -= 1
             self.metrics.in_flight.set(self._running)

@@ -120,13 +120,14 @@ async def test_nobody_reachable_is_a_502() -> None:
 
 
 async def test_a_body_that_stops_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """408, and nothing is sent to a provider."""
+    """408 and the end of its connection, and nothing is sent to a provider."""
     monkeypatch.setattr(forward, "UPLOAD_S", 0.05)
     async with serving(max_concurrent=1) as served, asyncio.timeout(10):
         host, _, port = served.root.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
-        assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+        said = await reader.read()
+        assert said.startswith(b"HTTP/1.1 408") and b"\r\nconnection: close\r\n" in said
         writer.close()
         assert served.server.seen == []
         body = {"model": "smart", "messages": MESSAGES}
