@@ -36,15 +36,21 @@ class Reckoning:
     """Of a speculated answer: seconds that were not its plan's doing."""
     member: Member = field(default_factory=alone)
     """It among those who follow the same plan."""
+    _paces: dict[int, tuple[float | None, float | None]] = field(default_factory=dict)
+    """(TTFT, TPOT) of a plain call by the others under way: ``due`` is asked for every piece."""
 
     def due(self, tokens: int, first: bool, crowd: Crowding) -> float | None:
         """Seconds in which a plain call in this crowd would bring so many tokens more, or its first
         ones; as many times that as the plan was to be slower. What is known of its pace is of the
         request's begin; as in ``next_round`` it is no quicker than the crowd's streams are now."""
-        ttft_s, tpot_s = plain_pace(replace(self.figures(), in_flight=crowd.others))
+        others = crowd.others
+        known = self._paces.get(others)
+        if known is None:
+            known = self._paces[others] = plain_pace(replace(self.figures(), in_flight=others))
+        ttft_s, tpot_s = known
         if tpot_s is None:
             return None
-        if crowd.others:
+        if others:
             tpot_s = max(tpot_s, crowd.tpot() or 0.0)
         plan, slower = self.plan, 1.0
         if plan.predicted is not None and plan.plain is not None and plan.plain.seconds > 0:
