@@ -22,7 +22,7 @@ from specroute.draft.backoff import Backoff
 from specroute.draft.base import Distribution, Drafter, DraftSession, Proposal
 from specroute.draft.whole import some as some_draft
 from specroute.draft.whole import whole as whole_draft
-from specroute.errors import DraftError, LimitReached, ProviderError, StatusError
+from specroute.errors import DeadlineExceeded, DraftError, LimitReached, ProviderError, StatusError
 from specroute.events import Commit, RoundDone
 from specroute.http.deadline import Deadline
 from specroute.ledger import Price
@@ -50,6 +50,8 @@ PATIENCE = 0.5
 """The share of the time left that drafting or scoring may take before a plain call takes over,"""
 MOST_PATIENCE_S = 20.0
 """and the most seconds: far above any round that could still pay."""
+HASTY = 3.0
+"""Times the usual seconds of a scoring request within which a deadline is short for one."""
 
 REST_S = (10.0, 300.0)
 """The shortest and the longest time for which a drafter that came too late or broke isn't asked."""
@@ -420,8 +422,11 @@ class Session(Continuing):
 
     def rest(self, error: ProviderError) -> None:
         """A scoring call failed: the target is not scored on for a while. A limit of the config
-        says nothing of the target."""
+        says nothing of the target, nor does a caller who has no time for a round."""
         if isinstance(error, LimitReached):
+            return
+        short = HASTY * (self.snapshot().verify_s or 0.0)
+        if isinstance(error, DeadlineExceeded) and error.seconds < short:
             return
         self.target.learned.rest(self.deadline.clock(), f"a call failed lately: {error}")
 

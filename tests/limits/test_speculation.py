@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from specroute import report, reports
+from specroute.errors import DeadlineExceeded
 from specroute.reference.access_log import Record
 from specroute.reference.running import ReferenceServer
 from specroute.store.window import DAY, MINUTE, Want
@@ -122,6 +123,25 @@ async def test_no_room_for_a_round_is_no_fault_of_the_target(world: World) -> No
             target = next(iter(client.router.speculation.pool.targets.values()))
             assert target.learned.scoring == "trusted"
             assert not target.learned.resting(time.monotonic())
+
+
+async def test_a_caller_in_a_hurry_keeps_nobody_from_rounds(world: World) -> None:
+    """A deadline in which no scoring request can end says nothing of the target: the next request
+    is speculated on."""
+    with ReferenceServer(world.spec, pace="tpot=100ms") as server:
+        async with speculating(world, server) as client:
+
+            async def eight(**options: float) -> Any:
+                return await client.with_options(**options).completions.create(
+                    model="m", prompt="a b c", max_tokens=8, temperature=0
+                )
+
+            assert report(await eight()).rounds > 0
+            with reports() as told, pytest.raises(DeadlineExceeded):
+                await eight(timeout=0.15)
+            cut = [each.outcome for each in told[0].attempts if each.purpose == "score"]
+            assert cut == ["first_token"]
+            assert report(await eight()).rounds > 0
 
 
 async def test_what_runs_beside_a_request_is_not_its_to_pay(world: World) -> None:
