@@ -6,6 +6,7 @@ began. Decides nothing.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
@@ -15,6 +16,7 @@ from specroute.events import RoundDone
 from specroute.ledger import Price
 from specroute.measure import Acceptance, AcceptanceCounts, Mean, Measurements, Snapshot
 from specroute.measure.crowd import Crowding, Pulse
+from specroute.measure.turns import Turns
 from specroute.target.stream import Piece
 from specroute.target.timing import StreamPace
 from specroute.types import Method, Usage
@@ -282,3 +284,9 @@ def draft_priced(snapshot: Snapshot, price: Price | None) -> Snapshot:
         usd_draft_out=price.output / 1e6,
         usd_draft_again=again / 1e6,
     )
+
+
+def look(turns: Turns) -> None:
+    """Ask the running loop for a turn, to see how long it takes."""
+    if turns.asks(time.perf_counter()):
+        asyncio.get_running_loop().call_soon(lambda: turns.came(time.perf_counter()))

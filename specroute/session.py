@@ -28,7 +28,7 @@ from specroute.http.deadline import Deadline
 from specroute.ledger import Price
 from specroute.measure import Measurements, Snapshot
 from specroute.measure.together import Member, alone
-from specroute.meter import Meter
+from specroute.meter import Meter, look
 from specroute.policy.base import Plan, Policy, RoundView
 from specroute.policy.checked import checked_k
 from specroute.target.learned import Trusted, says_nothing
@@ -163,6 +163,7 @@ class Session(Continuing):
         now = self.clock()
         if self._began is None:
             self._began = now
+        look(self.meter.measurements.turns)
         k, wrong = checked_k(
             self.policy,
             RoundView(

@@ -71,7 +71,7 @@ class Crowd:
     """Seconds by which each token that the server reads holds up everybody that is there."""
     waits_s: float = 0.0
     """Seconds that a scoring request takes longer now than when some were last timed: steps have
-    become longer meanwhile."""
+    become longer meanwhile, or the turns of the caller's own loop are long."""
     rereads: float | None = None
     """The share of a context that the server reads anew for a scoring request."""
     drafting: float = 0.0
@@ -265,10 +265,16 @@ class Crowding:
         return max((self._area[4] - mark[1]) / lasted - 1, 0.0)
 
     def frozen(
-        self, target: str = "", drafting: Drafting | None = None, *, speculates: bool = False
+        self,
+        target: str = "",
+        drafting: Drafting | None = None,
+        *,
+        speculates: bool = False,
+        late_s: float = 0.0,
     ) -> Crowd:
         """The crowd as it is now beside a request that has begun, at its drafter as well;
-        ``speculates``: it makes rounds already."""
+        ``speculates``: it makes rounds already; ``late_s``: by how much its rounds are kept waiting
+        here (``turns``)."""
         requests, speculating = self._counts[0], self._counts[1]
         committed, seconds, scoring = self._kept
         sequences = requests - speculating + self._counts[2]
@@ -285,7 +291,7 @@ class Crowding:
             _beside(passes, self.passes.ordinary, sequences, each * WAITS),
             per_sequence,
             _pooled(_slope(tempo, 2), _slope(passes, 2)),
-            WAITS * max(self._tempo - self._timed, 0.0),
+            WAITS * max(self._tempo - self._timed, 0.0) + late_s,
             self.rereads,
             0.0 if drafting is None else drafting.others(speculating - speculates),
             _NONE if drafting is None else drafting.slope(),

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from specroute.measure.kinds import Class, Draft, Judged, Prediction, Target
 from specroute.measure.lifetable import Rounds
 from specroute.measure.traffic import lineage
+from specroute.measure.turns import Turns
 
 MOST_CLASSES = 1024
 """Traffic classes kept, per kind of figure; those not seen for longest make room."""
@@ -41,6 +42,7 @@ class Files:
         self.predictions: dict[tuple[str, str, str], Prediction] = {}
         """By target, drafter and class."""
         self.since: dict[tuple[str, str, str], int] = defaultdict(int)
+        self.turns = Turns()
         self.heard: Callable[[Note], None] | None = None
         """Told of each observation, so that other workers may hear of it: no more than an append,
         since requests wait for it. Fading and what is under way are this client's own."""

@@ -378,7 +378,8 @@ class Measurements(Calls):
         if seen is None or seen.in_flight < 2:
             return NOBODY
         drafting = self.drafts[drafter].crowd
-        return seen.crowd.frozen(target, drafting, speculates=speculates)
+        late = self.turns.per_round()
+        return seen.crowd.frozen(target, drafting, speculates=speculates, late_s=late)
 
 
 def _compare(

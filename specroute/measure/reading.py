@@ -85,7 +85,9 @@ def read(
         idle=idle,
         quickened=_quickened(measured, target, seen),
         in_flight=in_flight,
-        crowd=seen.crowd.frozen(target, draft.crowd) if in_flight else NOBODY,
+        crowd=seen.crowd.frozen(target, draft.crowd, late_s=measured.turns.per_round())
+        if in_flight
+        else NOBODY,
         prompt_tokens=prompt_tokens,
         predicted=None if prediction is None else prediction.taken.estimate(),
         predicted_sent=None if prediction is None else prediction.sent.value,

@@ -32,6 +32,7 @@ from specroute.http.client import HttpClient
 from specroute.http.supervisor import Supervisor
 from specroute.measure import Measurements, traffic_class
 from specroute.measured import Kept
+from specroute.meter import look
 from specroute.policy.base import Policy
 from specroute.pool import Announce, Pool
 from specroute.request import OWN_PREDICTION, TextRequest
@@ -185,6 +186,7 @@ class Speculator:
             resting = target.learned.resting(call.deadline.clock())
             options = self._planning.options(request, target, model, policy, floor, resting)
             after.options(options, target)
+            look(self.measurements.turns)
             reckoning = self._planning.plan(
                 call.handle,
                 request,
