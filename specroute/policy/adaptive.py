@@ -124,6 +124,12 @@ class Adaptive:
         if yardstick is None:
             return Plan(Method.PLAIN, None, 0, "the target's plain pace is measured first")
         plain, plain_j = yardstick.forecast, self.objective.j(yardstick.forecast)
+        # What follows takes a while, which in a crowd all others wait for.
+        waits_s = figures(PLAIN).crowd.waits_s
+        if waits_s >= plain.seconds:
+            return self._plain(plain, _kept_waiting(waits_s, plain))
+        if not any(joins(ask.room(each)) for each in able):
+            return self._plain(plain, _all_full(ask.room(able[0]), plain))
         choices: list[_Choice] = []
         said: tuple[float, str] = (0.0, "")
         for candidate in able:
@@ -462,6 +468,20 @@ def _full(candidate: Candidate, gain: float, room: Room) -> str:
     return (
         f"{_named(candidate)} is predicted at {gain:.2f} times the plain pace, but {room.others} "
         f"requests do so now, and no more than {room.proven:.0f} at a time have been seen to win"
+    )
+
+
+def _all_full(room: Room, plain: Forecast) -> str:
+    return (
+        f"{room.others} requests speculate so now, and no more than {room.proven:.0f} at a time "
+        f"have been seen to win; plain is predicted to take {_amount(plain)}"
+    )
+
+
+def _kept_waiting(waits_s: float, plain: Forecast) -> str:
+    return (
+        f"a scoring request would now take {waits_s:.2g} s longer than it was timed at; plain is "
+        f"predicted to take {_amount(plain)}"
     )
 
 

@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 from specroute.acceptance import Lossy
 from specroute.candidates import Candidate, Candidates
 from specroute.measure import Acceptance, Snapshot
+from specroute.measure.together import NOBODY_ELSE, Room
 from specroute.policy.account import Account, Key
 from specroute.policy.objective import Forecast
 from specroute.types import Method
@@ -72,6 +73,10 @@ class Plan:
         return self.target, self.method, self.drafter
 
 
+def _nobody_else(_: Candidate) -> Room:
+    return NOBODY_ELSE
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What a policy may know of a request, and what there is to spend on it."""
@@ -90,6 +95,9 @@ class Ask:
     together: Account = field(default_factory=Account)
     """and in all classes at the target together, without what those that are tried out now may be
     losing."""
+    room: Callable[[Candidate], Room] = _nobody_else
+    """Requests that follow a plan at the target now, and how many won by it together: as in the
+    figures, but at once."""
 
     def answer_tokens(self, figures: Snapshot) -> float:
         """Tokens that the answer is expected to have: as others had, within ``max_tokens``."""

@@ -22,6 +22,7 @@ from specroute.config import (
 )
 from specroute.limits.purse import current
 from specroute.measure import Measurements, Snapshot
+from specroute.measure.together import Room
 from specroute.meter import priced
 from specroute.policy.account import Account
 from specroute.policy.adaptive import untried
@@ -202,15 +203,17 @@ class Planning:
                 found = known[candidate] = measured(candidate)
             return found
 
+        def room_of(candidate: Candidate) -> Room:
+            doing = candidate.target, candidate.method, candidate.drafter
+            return self._measurements.room(str(target.ref), doing, perf_counter())
+
         def measured(candidate: Candidate) -> Snapshot:
             how = measured_as(candidate.method, options.judge_of(candidate.method))
             found = self._measurements.snapshot(
                 str(target.ref), candidate.drafter or "", traffic, how, prompt_tokens=context
             )
             each = candidate.method is Method.SCORE and options.judge is Judge.DRAWS
-            doing = candidate.target, candidate.method, candidate.drafter
-            room = self._measurements.room(str(target.ref), doing, perf_counter())
-            found = replace(found, context=context, prompt_per_token=each, room=room)
+            found = replace(found, context=context, prompt_per_token=each, room=room_of(candidate))
             return self._pool.draft_priced(priced(found, price), candidate.drafter)
 
         key = (str(target.ref), traffic)
@@ -229,6 +232,7 @@ class Planning:
             temperature=self._drawn_at(request, model, options),
             account=account,
             together=chosen.together(str(target.ref)),
+            room=room_of,
         )
         plan = checked_plan(chosen.policy, ask, options, figures, self._rng)
         used = next((c for c in options.plans if plan.key == (c.target, c.method, c.drafter)), None)
