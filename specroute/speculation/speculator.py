@@ -186,7 +186,9 @@ class Speculator:
             resting = target.learned.resting(call.deadline.clock())
             options = self._planning.options(request, target, model, policy, floor, resting)
             after.options(options, target)
+            # Those that came with this one are under way, too, once each has had its turn.
             look(self.measurements.turns)
+            await asyncio.sleep(0)
             reckoning = self._planning.plan(
                 call.handle,
                 request,
