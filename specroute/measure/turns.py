@@ -8,8 +8,8 @@ asks for a turn (``asks``) and says when it came (``came``). Seconds.
 
 from __future__ import annotations
 
-USUAL_S = 0.05
-"""A turn up to this long is in what rounds were measured to take;"""
+USUAL_S = 0.25
+"""A turn up to this long is none to speak of: a burst of a hundred requests is over with it;"""
 PER_ROUND = 6
 """turns that a scoring round waits for, about: for its draft, the connection, the answer."""
 KEEPS_S = 0.5

@@ -33,7 +33,7 @@ from specroute.http.supervisor import Supervisor
 from specroute.measure import Measurements, traffic_class
 from specroute.measured import Kept
 from specroute.meter import look
-from specroute.policy.base import Policy
+from specroute.policy.base import Plan, Policy
 from specroute.pool import Announce, Pool
 from specroute.request import OWN_PREDICTION, TextRequest
 from specroute.session import (
@@ -186,9 +186,7 @@ class Speculator:
             resting = target.learned.resting(call.deadline.clock())
             options = self._planning.options(request, target, model, policy, floor, resting)
             after.options(options, target)
-            # Those that came with this one are under way, too, once each has had its turn.
             look(self.measurements.turns)
-            await asyncio.sleep(0)
             reckoning = self._planning.plan(
                 call.handle,
                 request,
@@ -203,13 +201,30 @@ class Speculator:
             self._keep(call, request, book, [f"speculation could not start: {error}"])
             return f"speculation could not start: {error}"
         judge = options.judge_of(reckoning.plan.method)
-        outcome = await self._carry_out(
-            call, request, traffic, book, after, target, model, policy, judge, reckoning
-        )
+        outcome: bytes | SpeculativeStream | str = await self._in_a_burst(reckoning.plan)
+        if not outcome:
+            outcome = await self._carry_out(
+                call, request, traffic, book, after, target, model, policy, judge, reckoning
+            )
         if isinstance(outcome, str):
             reckoning.member.end()
             reckoning.gave_way_s = call.deadline.clock() - call.deadline.started
         return outcome
+
+    async def _in_a_burst(self, plan: Plan) -> str:
+        """Why a plan is left before it begins: the first of a thousand that come together is made
+        when nobody knows of the others; once each has had its turn, that turn is known."""
+        if plan.method is Method.PLAIN or plan.plain is None:
+            return ""
+        await asyncio.sleep(0)
+        turns = self.measurements.turns
+        look(turns)
+        waits_s = turns.per_round()
+        if waits_s < plan.plain.seconds:
+            return ""
+        return (
+            f"not speculated on: each round would wait {waits_s:.2g} s for this client's own loop"
+        )
 
     async def _carry_out(
         self,

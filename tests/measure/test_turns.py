@@ -3,7 +3,7 @@
 import pytest
 
 from specroute.measure import Measurements
-from specroute.measure.turns import KEEPS_S, LOST_S, PER_ROUND, USUAL_S, Turns
+from specroute.measure.turns import LOST_S, PER_ROUND, USUAL_S, Turns
 
 
 def test_a_turn_that_has_not_come_yet_is_as_long_as_it_has_been_waited_for() -> None:
@@ -22,11 +22,11 @@ def test_the_last_turn_says_something_for_a_while() -> None:
     turns.came(2.0)
     turns.asks(3.9)
     assert turns.late_s == pytest.approx(2.0 - USUAL_S)
-    turns.came(3.9 + USUAL_S)
+    turns.came(3.9 + 0.9 * USUAL_S)
     assert turns.asks(4.0 + USUAL_S)
     assert turns.late_s == 0
-    turns.came(4.0 + 2 * USUAL_S + KEEPS_S)
-    turns.asks(20.0)
+    turns.came(9.0)
+    turns.asks(9.0 + 5.0)
     assert turns.late_s == 0
 
 
