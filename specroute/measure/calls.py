@@ -106,7 +106,9 @@ class Calls(Files):
         rounds have a price before any was made; nothing tells no more than that it was short."""
         usage, known = scored.usage, (scored.usage.prompt_tokens or 0) - scored.drafted
         if usage.cached_tokens and known > 0:
-            part = min(1.0, usage.cached_tokens / known)
+            # All that whole blocks can hold of so short a context is all of a long one.
+            whole = known - usage.cached_tokens < _BLOCK
+            part = 1.0 if whole else usage.cached_tokens / known
             self.called(target, "ok", "score", part, _AGAIN, at)
 
     def called(

@@ -277,7 +277,8 @@ class Adaptive:
             loss = of_request(replace(offer, forecast=nothing), plain)
         lost = self.objective.j(loss)
         may = may_lose_first(ask, self.objective.j(plain), self.exploration)
-        if lost > may or not self._affords(loss, plain, account):
+        paying = max(account, ask.together, key=lambda each: each.dollars)
+        if lost > may or not self._affords(loss, plain, paying):
             return choice.gain, f"{said}, and finding out could lose more than may be lost"
         tries = ROUNDS if lost <= 0 else min(ROUNDS, int(may / lost))
         return replace(

@@ -46,7 +46,7 @@ TIMES = 2.0
 """How many times as many requests as were seen to win by a plan together may follow it,"""
 STEP = 1.1
 """and how many times as many (one more at least) near a number that was seen to lose."""
-A_FEW = 4
+A_FEW = 8
 """So many always may: what they can lose isn't worth holding back a small client for."""
 
 

@@ -252,3 +252,15 @@ def test_figures_taken_over_leave_the_crowd_as_it_is() -> None:
     assert seen.others("t") == 0
     assert crowd.others_since(crowd.mark(13.0), 14.0) == 0.0
     assert seen.snapshot("t", "d", "c").pace.tpot_s == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(("cached", "share"), [(32, 1.0), (16, 0.4)])
+def test_a_short_context_of_which_whole_blocks_were_found_is_found_whole(
+    cached: int, share: float
+) -> None:
+    """What is left of a block at its end can't be cached: of a long context that is next to none."""
+    seen = Measurements()
+    seen.read_again("t", Attempt("t", "calibrate", "ok", 0.1, Usage(44, 1, cached), drafted=4))
+    found = seen.snapshot("t", "d", "c").round_cached
+    assert found is not None
+    assert found.mean == pytest.approx(share, abs=0.05)

@@ -179,7 +179,7 @@ def test_a_rush_in_which_speculation_pays_speculates_from_its_first_seconds() ->
 def test_plans_are_followed_by_twice_as_many_as_have_won_and_near_a_loss_by_a_tenth_more() -> None:
     """The table."""
     inf = float("inf")
-    table = [(1, inf, 4), (4, inf, 8), (100, inf, 200), (5, 20, 10), (10, 20, 11), (30, 20, 33)]
+    table = [(1, inf, 8), (8, inf, 16), (100, inf, 200), (5, 20, 10), (10, 20, 11), (30, 20, 33)]
     for proven, lost, most in table:
         assert joins(Room(most - 1, proven, lost))
         assert not joins(Room(most, proven, lost))

@@ -207,3 +207,17 @@ def test_a_class_that_can_be_taken_to_be_like_the_others_is_no_trial() -> None:
     """It is planned as any known one is."""
     assert planned(new()).trial
     assert not planned(new(even=True)).trial
+
+
+def test_dollars_of_a_first_trial_are_paid_by_all_classes_together() -> None:
+    """A new class has none of its own, and would never be tried where there is a limit."""
+    seen = new(usd_in=3e-6, usd_out=15e-6)
+    limited = Adaptive(Objective(1.0, max_cost_ratio=3.0))
+    options = Candidates((PLAIN, SCORE))
+
+    def plan(together: Account) -> Plan:
+        ask = Ask(100, account=Account(), together=together)
+        return limited.plan(ask, options, lambda _: seen, random.Random(1))
+
+    assert plan(WON).method is Method.PLAIN
+    assert plan(replace(WON, dollars=1.0)).trial
