@@ -17,6 +17,8 @@ from specroute import AsyncSpecRoute
 from tests.compat.server import Server
 from tests.support.loopback import Loopback
 
+pytestmark = pytest.mark.alone
+
 Case = Callable[[AsyncOpenAI], Awaitable[Any]]
 CASES: dict[str, Case] = {}
 HELLO: Any = [{"role": "user", "content": "Hello?"}]

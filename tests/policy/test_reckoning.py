@@ -24,6 +24,8 @@ from tests.engine.answers import EchoDrafter, script
 from tests.engine.world import World, speculating
 from tests.support.proxy import Fault, Judge, Proxy
 
+pytestmark = pytest.mark.alone
+
 LONG = " ".join(["one, two, three, four; six."] * 12)
 TPOT_S = 0.01
 PRICES = {"input": 1.0, "output": 4.0}

@@ -22,6 +22,8 @@ from tests.engine.world import World, speculating
 from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer
 
+pytestmark = pytest.mark.alone
+
 WORLD = World()
 POLICY = {"preset": "latency"}
 
