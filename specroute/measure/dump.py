@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from specroute.measure.kinds import Class, Draft, Judged, Prediction, Target
+from specroute.measure.lending import HALF_LIFE_S, Rounds
 from specroute.measure.level import Share
-from specroute.measure.lifetable import HALF_LIFE_S, Rounds
 from specroute.measure.measurements import Measurements
 
 VERSION = 1

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from specroute.measure.kinds import Class, Draft, Judged, Prediction, Target
-from specroute.measure.lifetable import Rounds
+from specroute.measure.lending import Rounds
 from specroute.measure.traffic import lineage
 from specroute.measure.turns import Turns
 

@@ -1,7 +1,7 @@
 """Estimators of one positive quantity: discounted, robust to single outliers, quick after a step.
 
 Pure, no clock. Knows values in the order in which they came. ``Law``\\ s of two features are
-``regression``'s matter, acceptance ``lifetable``'s.
+``regression``'s matter, acceptance ``lending``'s.
 """
 
 from __future__ import annotations

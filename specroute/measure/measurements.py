@@ -14,8 +14,8 @@ from specroute.measure.crowd import NOBODY, Crowd
 from specroute.measure.figures import Snapshot
 from specroute.measure.files import MOST_CLASSES, make_room
 from specroute.measure.kinds import Prediction
+from specroute.measure.lending import Rounds
 from specroute.measure.level import Factor
-from specroute.measure.lifetable import Rounds
 from specroute.measure.reading import read, round_law_now
 from specroute.measure.regression import Regression
 from specroute.measure.traffic import lineage

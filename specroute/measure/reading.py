@@ -15,8 +15,8 @@ from specroute.measure.crowd import NOBODY
 from specroute.measure.estimate import Estimate, Law, Z
 from specroute.measure.figures import Pace, Snapshot
 from specroute.measure.kinds import Class, Draft, Judged, Prediction, Target
+from specroute.measure.lending import Rounds
 from specroute.measure.level import Share
-from specroute.measure.lifetable import Rounds
 from specroute.measure.regression import scaled
 from specroute.measure.traffic import lineage
 
@@ -100,11 +100,11 @@ def _even(mine: Rounds | None, nearest: Rounds) -> bool:
     """Whether a class that is new can be taken to be like those that lend it what they have seen.
     ``nearest``: of the class or the coarser ones, the finest that has seen anything."""
     if mine is None:
-        return nearest.even
+        return nearest.new.even
     if mine.weight() >= _SURE:
         return False  # Nobody asks.
     lender = mine.lender()
-    return lender is not None and lender.even
+    return lender is not None and lender.new.even
 
 
 def stale(factor: Estimate, idle: int) -> Estimate:

@@ -14,7 +14,7 @@ from specroute.config import Config
 from specroute.config.parse import parse
 from specroute.measure import Measurements
 from specroute.measure.dump import MAX_AGE_S, dump, load, merged
-from specroute.measure.lifetable import HALF_LIFE_S
+from specroute.measure.lending import HALF_LIFE_S
 from specroute.measured import FILE, Kept
 
 A, B = "chat#a/prose/1k", "chat#b/prose/1k"

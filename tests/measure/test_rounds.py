@@ -9,7 +9,7 @@ import pytest
 
 from specroute.measure import AcceptanceCounts
 from specroute.measure.acceptance import MAX_K, NO_EVIDENCE, STRENGTH, hardness
-from specroute.measure.lifetable import HALF_LIFE_S, SHADOW, Rounds
+from specroute.measure.lending import HALF_LIFE_S, SHADOW, Rounds
 
 
 def one_round(rng: random.Random, alpha: float, k: int = 5) -> tuple[int, int]:
