@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from specroute.acceptance import Lossy
 from specroute.candidates import PLAIN, Candidate, Candidates
 from specroute.measure import Snapshot
-from specroute.measure.crowd import Crowd
-from specroute.measure.together import Room
+from specroute.policy import reasons
 from specroute.policy.account import Account, Settled
 from specroute.policy.base import Ask, Figures, Plan, RoundView
 from specroute.policy.chance import drawn, drawn_pace
@@ -113,13 +112,13 @@ class Adaptive:
         """Of the plans that keep every limit, the one with the least J, drawn from what is known
         of it; ``plain`` where none is expected to win and none may be tried."""
         plan = self._plan(ask, options, figures, rng)
-        beside = _beside(figures(PLAIN).crowd) if plan.plain is not None else ""
+        beside = reasons.beside(figures(PLAIN).crowd) if plan.plain is not None else ""
         return replace(plan, reason=beside + plan.reason) if beside else plan
 
     def _plan(self, ask: Ask, options: Candidates, figures: Figures, rng: random.Random) -> Plan:
         able = [each for each in options.plans if each.method in FORECASTS and each != PLAIN]
         if not able:
-            return Plan(Method.PLAIN, None, 0, _no_reason(options))
+            return Plan(Method.PLAIN, None, 0, reasons.no_reason(options))
         yardstick = FORECASTS[Method.PLAIN](figures(PLAIN), ask, self.objective)
         if yardstick is None:
             return Plan(Method.PLAIN, None, 0, "the target's plain pace is measured first")
@@ -127,9 +126,9 @@ class Adaptive:
         # What follows takes a while, which in a crowd all others wait for.
         waits_s = figures(PLAIN).crowd.waits_s
         if waits_s >= plain.seconds:
-            return self._plain(plain, _kept_waiting(waits_s, plain))
+            return self._plain(plain, reasons.kept_waiting(waits_s, plain))
         if not any(joins(ask.room(each)) for each in able):
-            return self._plain(plain, _all_full(ask.room(able[0]), plain))
+            return self._plain(plain, reasons.all_full(ask.room(able[0]), plain))
         choices: list[_Choice] = []
         said: tuple[float, str] = (0.0, "")
         for candidate in able:
@@ -140,21 +139,31 @@ class Adaptive:
                 choices.append(found)
         if not choices:
             why = said[1] or "its rounds are timed first"
-            return self._plain(plain, f"{why}; plain is predicted to take {_amount(plain)}")
+            return self._plain(plain, f"{why}; {reasons.expected(plain)}")
         best, account = self._drawn(choices, ask, yardstick, figures(PLAIN), rng), ask.account
         if best.candidate == PLAIN:
-            said_why = f"plain's pace is timed again, since it may be better; {_wins(best)}"
+            said_why = (
+                f"plain's pace is timed again, since it may be better; {reasons.wins(best.gain)}"
+            )
             return replace(self._plain(plain, said_why), strays=best.strays)
         if best.trial:
-            return self._planned(best, plain, _trial_reason(best, plain))
+            return self._planned(
+                best,
+                plain,
+                reasons.tried(
+                    best.candidate, best.offer, best.gain, plain, new=best.behind_s < math.inf
+                ),
+            )
         at = None
         if self.tune_draft_temperature and ask.temperature is not None:
             seen = figures(best.candidate).by_temperature
             at = choose_temperature(ask.temperature, seen, rng)
+        why = reasons.chosen(best.candidate, best.offer, plain)
         if account.yardstick + plain_j <= self.plain_share * account.spent:
-            said_why = f"plain's pace is measured anew; {_reason(best, plain)}"
-            return replace(self._plain(plain, said_why), yardstick=True)
-        plan = self._planned(best, plain, _reason(best, plain))
+            return replace(
+                self._plain(plain, f"plain's pace is measured anew; {why}"), yardstick=True
+            )
+        plan = self._planned(best, plain, why)
         return plan if at is None else replace(plan, draft_temperature=at)
 
     def _drawn(
@@ -205,23 +214,26 @@ class Adaptive:
             return 0.0, ""
         account = ask.account
         risk = account.allowance
-        gain, said, j = 0.0, f"{_named(candidate)} would break {found}", math.inf
+        gain, said, j = 0.0, f"{reasons.named(candidate)} would break {found}", math.inf
         if isinstance(found, tuple):
             offer, objective = found
             j = self.objective.j(offer.forecast)
-            gain, said = plain_j / j, _loses(candidate, plain_j / j)
+            gain, said = plain_j / j, reasons.loses(candidate, plain_j / j)
             if not joins(seen.room):
-                return gain, _full(candidate, gain, seen.room)
+                return gain, reasons.full(candidate, gain, seen.room)
             last = account.last == (candidate.target, candidate.method, candidate.drafter)
             of_all = self._gain_of_all(offer, yardstick, ask.answer_tokens(seen))
             if of_all < (_OF_ALL[0] if last else _OF_ALL[1]) and gain > 1:
-                return gain, _lowers(candidate, gain, of_all)
+                return gain, reasons.lowers(candidate, gain, of_all)
             wins = j < (plain_j if last else plain_j / self.min_speedup)
             if wins and untried(candidate, seen):
-                said = _hopes(candidate, gain)
+                said = reasons.hopes(candidate, gain)
             elif wins:
                 if risk < 0:
-                    return gain, f"{_named(candidate)} has lately lost more than was predicted"
+                    return (
+                        gain,
+                        f"{reasons.named(candidate)} has lately lost more than was predicted",
+                    )
                 if fresh(candidate, seen):
                     return self._first(
                         _Choice(j, candidate, offer, objective, j, gain), seen, ask, plain
@@ -234,7 +246,7 @@ class Adaptive:
         elif found.limit in HARD or hopeless(found, seen) or not joins(seen.room):
             return gain, said
         if risk > 0 and account.trying:
-            said = f"{said or _named(candidate)}; nothing is tried out now: {account.trying}"
+            said = f"{said or reasons.named(candidate)}; nothing is tried out now: {account.trying}"
         elif risk <= 0 and gain > 1 and untried(candidate, seen):
             said = f"{said}, which was never tried, and no loss may be risked yet"
         elif risk > 0:
@@ -264,8 +276,8 @@ class Adaptive:
         lose little if this class is another matter; ``next_round`` goes on while they win."""
         candidate, offer, account = choice.candidate, choice.offer, ask.account
         said = (
-            f"{_named(candidate)} is predicted at {choice.gain:.2f} times the plain pace, but "
-            "little is known of its class yet"
+            f"{reasons.named(candidate)} is predicted at {choice.gain:.2f} times the plain pace, "
+            "but little is known of its class yet"
         )
         if account.trying:
             return choice.gain, f"{said}; nothing is tried out now: {account.trying}"
@@ -403,97 +415,3 @@ def untried(candidate: Candidate, seen: Snapshot) -> bool:
     if candidate.method is Method.PREDICT:
         return seen.predicted is None
     return candidate.method in BY_ACCEPTANCE and seen.acceptance.weight < 1
-
-
-def _named(candidate: Candidate) -> str:
-    with_ = f" with {candidate.drafter!r}" if candidate.drafter else ""
-    at = f" at {candidate.target}" if candidate.target else ""
-    return f"{candidate.method}{with_}{at}"
-
-
-def _no_reason(options: Candidates) -> str:
-    return next((why for _, why in options.reasons), "")
-
-
-def _pace(choice: _Choice) -> str:
-    k = f", K = {choice.offer.k}" if choice.offer.k else ""
-    return f"{_named(choice.candidate)}{k}"
-
-
-def _reason(choice: _Choice, plain: Forecast) -> str:
-    predicted = choice.offer.forecast
-    return (
-        f"{_pace(choice)} is predicted to take {_amount(predicted)} against plain's "
-        f"{_amount(plain)}"
-    )
-
-
-def _trial_reason(choice: _Choice, plain: Forecast) -> str:
-    if choice.behind_s < math.inf:
-        return (
-            f"{_pace(choice)} is tried: it is predicted at {choice.gain:.2f} times the plain pace, "
-            f"and little is known of its class yet; plain is predicted to take {_amount(plain)}"
-        )
-    known = (
-        f"it is predicted at {choice.gain:.2f} times the plain pace, and may be better than that"
-    )
-    return (
-        f"{_pace(choice)} is tried: {known if choice.gain else 'it may be better than plain'}; "
-        f"plain is predicted to take {_amount(plain)}"
-    )
-
-
-def _wins(choice: _Choice) -> str:
-    return f"others are predicted at {choice.gain:.2f} times its pace"
-
-
-def _loses(candidate: Candidate, gain: float) -> str:
-    return f"{_named(candidate)} is predicted to run at {gain:.2f} times the plain pace"
-
-
-def _hopes(candidate: Candidate, gain: float) -> str:
-    return (
-        f"{_named(candidate)} may run at {gain:.2f} times the plain pace, but nothing of it was "
-        "judged yet, and trying it could lose more than may be lost"
-    )
-
-
-def _lowers(candidate: Candidate, own: float, of_all: float) -> str:
-    return (
-        f"{_named(candidate)} would answer this at {own:.2f} times the plain pace, and all of them "
-        f"at {of_all:.2f} times"
-    )
-
-
-def _full(candidate: Candidate, gain: float, room: Room) -> str:
-    return (
-        f"{_named(candidate)} is predicted at {gain:.2f} times the plain pace, but {room.others} "
-        f"requests do so now, and no more than {room.proven:.0f} at a time have been seen to win"
-    )
-
-
-def _all_full(room: Room, plain: Forecast) -> str:
-    return (
-        f"{room.others} requests speculate so now, and no more than {room.proven:.0f} at a time "
-        f"have been seen to win; plain is predicted to take {_amount(plain)}"
-    )
-
-
-def _kept_waiting(waits_s: float, plain: Forecast) -> str:
-    return (
-        f"a scoring request would now take {waits_s:.2g} s longer than it was timed at; plain is "
-        f"predicted to take {_amount(plain)}"
-    )
-
-
-def _beside(crowd: Crowd) -> str:
-    """The load that a plan was made at."""
-    if crowd.others < 1:
-        return ""
-    at = f" at {crowd.target}" if crowd.target else ""
-    return f"{crowd.others + 1} requests in flight{at}: "
-
-
-def _amount(forecast: Forecast) -> str:
-    dollars = "" if forecast.dollars is None else f" and ${forecast.dollars:.2g}"
-    return f"{forecast.seconds:.2g} s{dollars}"

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from specroute.measure import Snapshot
 from specroute.measure.acceptance import hardness
+from specroute.measure.newcomers import HARDER
 from specroute.policy.base import RoundView
 from specroute.policy.chance import rates
 from specroute.policy.forecast import best_round, plain_pace, round_seconds, toll_of
@@ -38,8 +39,6 @@ _BEHIND_BESIDE = 1.15
 """The first of these in ``prefix``, whose lanes slow down the stream that everything rests on,"""
 _HEARD = 16
 """after so many tokens."""
-_HARDER = 2.0
-"""How many times others' hazard tells a new class from them."""
 
 
 def next_k(view: RoundView, snapshot: Snapshot, objective: Objective, max_rounds: int = 0) -> int:
@@ -149,7 +148,7 @@ def _is_another(view: RoundView, snapshot: Snapshot) -> bool:
     if view.seconds - (ttft_s or 0.0) - view.committed * tpot_s > plan.behind_s:
         return True
     tried = view.rounds >= max(plan.tries, _MIN_ROUNDS)
-    return tried and hardness(view.own, rates(snapshot.acceptance)) > _HARDER
+    return tried and hardness(view.own, rates(snapshot.acceptance)) > HARDER
 
 
 def _lags(view: RoundView, tpot_s: float) -> bool:
