@@ -6,6 +6,7 @@ any of them comes about.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -98,6 +99,22 @@ class Usage:
             _count(made.get("accepted_prediction_tokens")),
             _count(made.get("rejected_prediction_tokens")),
         )
+
+    @classmethod
+    def sum(cls, usages: Iterable[Usage]) -> Usage:
+        """Prompt, completion and cached tokens of several calls; ``None`` where one is not known,
+        or there are none."""
+        each = list(usages)
+        return cls(
+            _total([usage.prompt_tokens for usage in each]),
+            _total([usage.completion_tokens for usage in each]),
+            _total([usage.cached_tokens for usage in each]),
+        )
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
 
 
 def _count(value: Any) -> int | None:

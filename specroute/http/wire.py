@@ -89,26 +89,12 @@ def usage_in(data: Mapping[str, Any]) -> Usage:
     answers = data.get("answers")
     if isinstance(answers, list) and "usage" not in data:
         each = [usage_in(answer) for answer in answers if isinstance(answer, Mapping)]
-        return Usage(
-            _sum(usage.prompt_tokens for usage in each),
-            _sum(usage.completion_tokens for usage in each),
-            _sum(usage.cached_tokens for usage in each),
-        )
+        return Usage.sum(each)
     meta = data.get("meta_info")
     if "usage" not in data and isinstance(meta, Mapping):
         cached = {"cached_tokens": meta.get("cached_tokens")}
         return Usage.from_wire({**meta, "prompt_tokens_details": cached})
     return Usage.from_wire(data.get("usage"))
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    """Their sum; ``None`` where one is not known, or there are none."""
-    total: int | None = None
-    for count in counts:
-        if count is None:
-            return None
-        total = count + (total or 0)
-    return total
 
 
 def error_in(data: Mapping[str, Any]) -> Any:

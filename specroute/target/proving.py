@@ -72,7 +72,7 @@ async def apart(
                     raise BadEvidence("a list of two rounds came back without one of them")
                 views.append(dialect.view(part.data, ask, reply.seconds))
             if None in (entry.usage.prompt_tokens, entry.usage.completion_tokens):
-                entry.usage = _sum([view.usage for view in views])
+                entry.usage = Usage.sum(view.usage for view in views)
         processed = target.capabilities.logprobs == "processed"
         for view in views:
             size = len(view.positions) + 1
@@ -84,10 +84,3 @@ async def apart(
             raise
         return f"the server refused a list of two rounds: {error}"
     return ""
-
-
-def _sum(usages: Sequence[Usage]) -> Usage:
-    return Usage(
-        sum(usage.prompt_tokens or 0 for usage in usages),
-        sum(usage.completion_tokens or 0 for usage in usages),
-    )

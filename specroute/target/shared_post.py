@@ -46,15 +46,4 @@ class SharedPost:
         if wasted == Usage():
             return reply.data
         usage = Usage.from_wire(reply.data.get("usage"))
-        return {**reply.data, "usage": on_the_wire(_sum(usage, wasted))}
-
-
-def _sum(a: Usage, b: Usage) -> Usage:
-    def both(x: int | None, y: int | None) -> int | None:
-        return None if x is None else x + (y or 0)
-
-    return Usage(
-        both(a.prompt_tokens, b.prompt_tokens),
-        both(a.completion_tokens, b.completion_tokens),
-        both(a.cached_tokens, b.cached_tokens),
-    )
+        return {**reply.data, "usage": on_the_wire(Usage.sum((usage, wasted)))}

@@ -165,3 +165,9 @@ def test_shares_are_fair_and_add_up(total: int, weights: list[int]) -> None:
 def test_an_unknown_total_has_unknown_shares() -> None:
     """Nothing is made up."""
     assert shares(None, [1, 2]) == [None, None]
+
+
+def test_usages_add_up_as_far_as_they_are_known() -> None:
+    """What one of several calls doesn't say is unknown of all."""
+    assert Usage.sum([Usage(3, 1, 2), Usage(4, 1, None)]) == Usage(7, 2, None)
+    assert Usage.sum([]) == Usage()
