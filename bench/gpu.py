@@ -206,10 +206,16 @@ async def _measure(
 
     async def together(count: int) -> tuple[float, int, int, int]:
         """(seconds, tokens drafted, forwarded, steps) from when every prompt has been read."""
-        ready = asyncio.Barrier(count + 1)
-        tasks = [asyncio.ensure_future(draft(ids, ready.wait)) for ids in prompts[:count]]
+        ready, go = asyncio.Barrier(count + 1), asyncio.Event()
+
+        async def told() -> None:
+            await ready.wait()
+            await go.wait()  # Not before what was done by now is read.
+
+        tasks = [asyncio.ensure_future(draft(ids, told)) for ids in prompts[:count]]
         await ready.wait()
         forwarded, steps, start = drafter.forwarded, stepper.steps, time.perf_counter()
+        go.set()
         made = sum(await asyncio.gather(*tasks))
         _wait(device)
         took = time.perf_counter() - start
