@@ -16,24 +16,22 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 def made(kind: object, data: object) -> ChatCompletion | ChatCompletionChunk | None:
     """What openai makes of ``data`` for ``kind``; ``None``: leave it to openai."""
+    model: type[ChatCompletion | ChatCompletionChunk]
+    if kind is ChatCompletionChunk:
+        model, said = ChatCompletionChunk, "delta"
+    elif kind is ChatCompletion:
+        model, said = ChatCompletion, "message"
+    else:
+        return None
     try:
-        if kind is ChatCompletionChunk:
-            chunk = ChatCompletionChunk.model_validate(data, strict=True)
-            _known_only(chunk)
-            for piece in chunk.choices:
-                _known_only(piece)
-                _known_only(piece.delta)
-            return chunk
-        if kind is ChatCompletion:
-            answer = ChatCompletion.model_validate(data, strict=True)
-            _known_only(answer)
-            for choice in answer.choices:
-                _known_only(choice)
-                _known_only(choice.message)
-            return answer
+        found = model.model_validate(data, strict=True)
     except pydantic.ValidationError:
-        pass  # openai makes something of it.
-    return None
+        return None  # openai makes something of it.
+    _known_only(found)
+    for choice in found.choices:
+        _known_only(choice)
+        _known_only(getattr(choice, said))
+    return found
 
 
 def _known_only(model: Any) -> None:

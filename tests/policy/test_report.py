@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from specroute import AsyncSpecRoute, report
+from specroute import AsyncSpecRoute
 from specroute.reference.running import ReferenceServer
 from specroute.reference.script import Script
 from specroute.types import Report
+from tests.support.copying import ask
 
 WORDS = [f"{a}{b}" for a in "bdfgkl" for b in ("ane", "oli", "ure", "ick")]
 TEXT = " ".join(WORDS)
@@ -31,16 +32,7 @@ async def test_predicted_and_realised_stand_side_by_side() -> None:
         async with AsyncSpecRoute(config=config) as client:
             told: list[Report] = []
             for _ in range(14):
-                stream = await client.chat.completions.create(
-                    model="m",
-                    messages=[{"role": "user", "content": f"copy {TEXT}"}],
-                    temperature=0,
-                    max_tokens=100,
-                    stream=True,
-                )
-                async for _chunk in stream:
-                    pass
-                told.append(report(stream))
+                told.append(await ask(client, TEXT, 100))
     planned = [each for each in told if each.predicted_s is not None]
     used = [each for each in planned if each.method != "plain"]
     assert used

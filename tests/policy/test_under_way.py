@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from specroute import AsyncSpecRoute, report
+from specroute import AsyncSpecRoute
 from specroute.policy.account import Account
 from specroute.policy.adaptive import Adaptive
 from specroute.policy.base import Forecast, Plan
-from specroute.reference.running import ReferenceServer
-from specroute.reference.script import Script
 from specroute.speculation.planning import Chosen
 from specroute.types import Exactness, Method, Report
+from tests.support.copying import ask, config, repeating, words
 
-TEXT = " ".join(f"w{i}" for i in range(30))
+TEXT = words(30)
 CROWD = 8
-
-
-async def ask(client: AsyncSpecRoute) -> Report:
-    stream = await client.chat.completions.create(
-        model="m",
-        messages=[{"role": "user", "content": f"copy {TEXT}"}],
-        temperature=0,
-        max_tokens=60,
-        stream=True,
-    )
-    async for _chunk in stream:
-        pass
-    return report(stream)
 
 
 def tried(told: Report) -> bool:
@@ -40,18 +25,11 @@ def tried(told: Report) -> bool:
 
 async def test_of_a_crowd_one_request_at_most_tries_a_draft() -> None:
     """Nothing was ever drafted here, so nobody knows yet what it loses."""
-    script = Script({"name": "x", "answers": [{"when": "copy", "text": TEXT}]})
-    with ReferenceServer(script, pace="tpot=10ms", names=["x"]) as server:
-        config: dict[str, Any] = {
-            "version": 1,
-            "shadow": {"share": 0},
-            "providers": {"lab": {"profile": "reference", "base_url": server.base_url}},
-            "models": {"m": {"targets": ["lab:x"], "drafts": ["ngram"], "policy": "latency"}},
-        }
-        async with AsyncSpecRoute(config=config) as client:
-            first = await ask(client)
+    with repeating(TEXT, "tpot=10ms") as server:
+        async with AsyncSpecRoute(config=config(server.base_url, "latency")) as client:
+            first = await ask(client, TEXT)
             assert first.method == "plain"
-            crowd = await asyncio.gather(*(ask(client) for _ in range(CROWD)))
+            crowd = await asyncio.gather(*(ask(client, TEXT) for _ in range(CROWD)))
             assert sum(map(tried, crowd)) <= 1
 
 
