@@ -7,6 +7,8 @@ decay; Cormode et al., ICDE 2009). Knows nothing of classes, nor of what is draf
 from __future__ import annotations
 
 import math
+from itertools import accumulate
+from operator import add
 
 from specroute.measure.acceptance import MAX_K, NO_EVIDENCE, Acceptance
 
@@ -58,14 +60,18 @@ class LifeTable:
     def counts(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """(passed, judged) by position, in stored units."""
         if self._frozen is None:
-            passed, judged, alive = [], [], 0.0
-            for refused, held in zip(reversed(self.ended), reversed(self.held), strict=True):
-                passed.append(alive)
-                judged.append(alive + refused)
-                alive = max(alive + refused + held, 0.0)
-            if passed and not judged[0]:
+            # Those that got past a position: all that ended or held beyond it.
+            refused = self.ended[::-1]
+            got_to = list(accumulate(map(add, refused, reversed(self.held))))
+            if got_to and min(got_to) < 0:  # What was taken away again leaves a rounding error.
+                got_to = [max(count, 0.0) for count in got_to]
+            passed = [0.0, *got_to[:-1]]
+            judged = list(map(add, passed, refused))
+            if not judged or not judged[0]:
                 passed, judged = passed[1:], judged[1:]
-            self._frozen = (tuple(reversed(passed)), tuple(reversed(judged)))
+            passed.reverse()
+            judged.reverse()
+            self._frozen = (tuple(passed), tuple(judged))
         return self._frozen
 
 
