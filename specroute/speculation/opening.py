@@ -15,13 +15,12 @@ from specroute.candidates import Judge, server_of
 from specroute.config import (
     ModelConfig,
 )
+from specroute.drafting import MOST_PATIENCE_S, PATIENCE
 from specroute.measure import Measurements
 from specroute.policy.base import Plan, Policy
 from specroute.pool import Pool
 from specroute.request import TextRequest
 from specroute.session import (
-    MOST_PATIENCE_S,
-    PATIENCE,
     SCORED,
     UNRENDERED,
     Session,

@@ -26,6 +26,7 @@ from specroute.config import (
 from specroute.delivery import Delivery, SpeculativeStream
 from specroute.draft.ahead import Ahead
 from specroute.draft.base import Drafter
+from specroute.drafting import MOST_PATIENCE_S, PATIENCE
 from specroute.engine import NothingCommitted
 from specroute.errors import DraftError, ProviderError
 from specroute.http.client import HttpClient
@@ -37,8 +38,6 @@ from specroute.policy.base import Plan, Policy
 from specroute.pool import Announce, Pool
 from specroute.request import OWN_PREDICTION, TextRequest
 from specroute.session import (
-    MOST_PATIENCE_S,
-    PATIENCE,
     UNSCORED,
 )
 from specroute.shadow import Shadow
