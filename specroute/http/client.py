@@ -30,6 +30,7 @@ from specroute.http.idle import look_quickly
 from specroute.http.reply import Body, OpenReply
 from specroute.http.sockets import limits, open_files, out_of_files
 from specroute.http.supervisor import Supervisor
+from specroute.http.unbroken import unbroken
 from specroute.http.watch import Watch
 
 MAX_REDIRECTS = 20
@@ -216,7 +217,7 @@ class HttpClient:
         origin = request.url
         for _ in range(MAX_REDIRECTS):
             target = response.next_request
-            await response.aclose()
+            await unbroken(response.aclose())
             if target is None:
                 raise BadAnswer(
                     f"{self.provider.name}: {wire.show_url(str(request.url))} redirects to an "
@@ -236,7 +237,7 @@ class HttpClient:
             response = await self._send_once(request, call, watch)
             if not response.has_redirect_location:
                 return response
-        await response.aclose()
+        await unbroken(response.aclose())
         raise BadAnswer(
             f"{self.provider.name}: more than {MAX_REDIRECTS} redirects from "
             f"{wire.show_url(str(origin))}",

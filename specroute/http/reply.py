@@ -20,6 +20,7 @@ from specroute.errors import (
 )
 from specroute.http.gate import Permits
 from specroute.http.supervisor import Supervisor
+from specroute.http.unbroken import unbroken
 from specroute.http.watch import Watch
 from specroute.types import Usage
 
@@ -133,6 +134,7 @@ class Body:
     """The upstream side of an :class:`OpenReply`; the timer may hold it, the reader does not."""
 
     __slots__ = (
+        "_exhausted",
         "_iterator",
         "_loop",
         "_next",
@@ -165,6 +167,7 @@ class Body:
         self._supervisor = supervisor
         self._loop = asyncio.get_running_loop()
         self._reading = False
+        self._exhausted = False
         self.closed = False
         self.abandoned = False
         self.permits = permits
@@ -188,7 +191,7 @@ class Body:
             with self._watch:
                 return await self._next()
         except StopAsyncIteration:
-            self._reading = False
+            self._reading, self._exhausted = False, True
             await self.aclose()
             return None
         except BaseException as error:  # noqa: BLE001 - raised again, as what it means
@@ -212,6 +215,7 @@ class Body:
             return b""
         finally:
             self._reading = False
+        self._exhausted = True
         await self.aclose()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -248,12 +252,12 @@ class Body:
         self._watch.stop()
         self._settle(None)
         try:
-            if not self._reading:
+            if not self._reading and not self._exhausted:
                 close = getattr(self._iterator, "aclose", None)
                 if close is not None:
-                    await close()
+                    await unbroken(close())
         finally:
-            await self._response.aclose()
+            await unbroken(self._response.aclose())
 
     def _settle(self, error: BaseException | None) -> None:
         if self.permits is not None and not self.kept:

@@ -153,6 +153,9 @@ async def run(setup: str, count: int, seed: int = 0) -> Tally:
         gc.collect()
         for server in made.servers:
             await server.idle(5)
+        shadows = [t for t in asyncio.all_tasks() if t.get_name() == "shadow rounds"]
+        if shadows:  # Drafting goes on after the last answer, to see what would be accepted.
+            await asyncio.wait(shadows, timeout=5)
         if made.drafter.open_sessions:
             tally.leaks.append(f"{made.drafter.open_sessions} draft sessions")
         met = [r for server in made.servers for r in server.requests if r.fault is not None]
