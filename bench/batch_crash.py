@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import signal
 import sys
@@ -23,6 +24,7 @@ from tests.support.loopback import Exchange, Loopback, completion  # noqa: E402
 
 
 async def main(requests: int, at_once: int, kills: int, seed: int) -> int:
+    os.environ["SPECROUTE_CACHE_DIR"] = ""  # Nothing learned before, nothing left behind.
     rng = random.Random(seed)
     arrived: Counter[str] = Counter()
     kill_at, reached = -1, asyncio.Event()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -129,6 +130,7 @@ async def run(way: Way, questions: list[Any], a: argparse.Namespace) -> Outcome:
 
 
 def main() -> int:
+    os.environ["SPECROUTE_CACHE_DIR"] = ""  # Nothing learned before, nothing left behind.
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--concurrency", type=int, default=32)

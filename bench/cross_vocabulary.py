@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -134,6 +135,7 @@ def say(text: str) -> None:
 
 
 async def main() -> None:
+    os.environ["SPECROUTE_CACHE_DIR"] = ""  # Nothing learned before, nothing left behind.
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draft", required=True, help="folder of the draft model")
     parser.add_argument("--target", required=True, help="folder of the target model")

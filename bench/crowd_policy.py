@@ -275,6 +275,7 @@ async def live(kinds: Sequence[str], sizes: Sequence[int], waves: float) -> bool
 
 
 def main() -> int:
+    os.environ["SPECROUTE_CACHE_DIR"] = ""  # Nothing learned before, nothing left behind.
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--png", type=Path, help="the plot")
     parser.add_argument("--requests", type=int, default=300, help="of each rush")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -99,6 +100,7 @@ def p(seconds: list[float], share: float) -> float:
 
 
 async def main(streams: int, each: int, rounds: int) -> int:
+    os.environ["SPECROUTE_CACHE_DIR"] = ""  # Nothing learned before, nothing left behind.
     silence_s = 30.0
     ratios, failed, asked = [], 0, 0
     for number in range(rounds):

@@ -199,6 +199,7 @@ async def table(asks: dict[str, Ask], good: bool, stream: bool, markdown: bool) 
 
 
 async def main(options: argparse.Namespace) -> None:
+    os.environ["SPECROUTE_CACHE_DIR"] = ""  # Nothing learned before, nothing left behind.
     asks: dict[str, Ask] = {"AsyncSpecRoute": ask_specroute, "AsyncOpenAI": ask_openai}
     peer = None
     if not options.without_litellm:

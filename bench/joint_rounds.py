@@ -51,6 +51,7 @@ class Seen:
 
 
 def main() -> int:
+    os.environ["SPECROUTE_CACHE_DIR"] = ""  # Nothing learned before, nothing left behind.
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--url", help="an API's base; default: the reference server")
     parser.add_argument("--model", default="joint")

@@ -190,6 +190,7 @@ def config(url: str) -> dict[str, Any]:
 
 
 async def main() -> int:
+    os.environ["SPECROUTE_CACHE_DIR"] = ""  # Nothing learned before, nothing left behind.
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--pace", type=float, default=0.0, help="seconds between two chunks")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import sys
 from collections.abc import Sequence
@@ -211,6 +212,7 @@ def draw(found: Sequence[Done], path: Path) -> None:
 
 
 def main() -> int:
+    os.environ["SPECROUTE_CACHE_DIR"] = ""  # Nothing learned before, nothing left behind.
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--policy", default="latency")

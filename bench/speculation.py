@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import statistics
 import sys
@@ -109,6 +110,7 @@ def interval(traffic: Traffic, reps: int = 2000) -> tuple[float, float]:
 
 
 def main() -> int:
+    os.environ["SPECROUTE_CACHE_DIR"] = ""  # Nothing learned before, nothing left behind.
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--identical", type=int, default=25, help="prompts of the third run")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,8 @@ from specroute.profiles import Capabilities
 
 MAX_AGE_S = 30 * 24 * 3600.0
 """Findings older than this are not used: servers change."""
+MAX_SERVERS = 500
+"""Of so many servers' models they are kept, the newest."""
 
 
 def folder() -> Path | None:
@@ -43,7 +46,9 @@ def save(base_url: str, model: str, findings: Sequence[Mapping[str, Any]]) -> Pa
         "at": time.time(),
         "findings": [dict(f) for f in findings],
     }
-    partial = path.with_suffix(".partial")
+    newest = sorted(known, key=lambda key: _at(known[key]), reverse=True)[:MAX_SERVERS]
+    known = {key: known[key] for key in newest}
+    partial = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.partial")
     partial.write_text(json.dumps(known, ensure_ascii=False, indent=1), encoding="utf-8")
     partial.replace(path)
     return path
@@ -57,8 +62,7 @@ def load(base_url: str, model: str) -> tuple[list[dict[str, Any]], float] | None
     entry = _read(where / "probes.json").get(server_key(base_url, model))
     if not isinstance(entry, dict) or not isinstance(entry.get("findings"), list):
         return None
-    at = entry.get("at")
-    age = time.time() - (at if isinstance(at, int | float) else 0)
+    age = time.time() - _at(entry)
     return (entry["findings"], age) if age <= MAX_AGE_S else None
 
 
@@ -82,6 +86,12 @@ def refined(
         return capabilities
     seen = {f.get("field", ""): f.get("value") for f in kept[0]}
     return overlaid(capabilities, {k: v for k, v in seen.items() if k not in stated})
+
+
+def _at(entry: Any) -> float:
+    """When it was found; long ago where that can't be read."""
+    at = entry.get("at") if isinstance(entry, dict) else None
+    return at if isinstance(at, int | float) else 0.0
 
 
 _FIELDS = Capabilities.__dataclass_fields__

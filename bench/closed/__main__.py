@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -23,6 +24,7 @@ a coroutine function that gives an :class:`Outcome`."""
 
 
 def main() -> int:
+    os.environ["SPECROUTE_CACHE_DIR"] = ""  # Nothing learned before, nothing left behind.
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--rounds", type=int, default=7, help="turns a contender (default 7)")

@@ -82,6 +82,7 @@ def run(name: str, a: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
+    os.environ["SPECROUTE_CACHE_DIR"] = ""  # Nothing learned before, nothing left behind.
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(KINDS))
     parser.add_argument("--requests", type=int, default=1000)

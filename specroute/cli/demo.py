@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -74,6 +75,8 @@ def demo(
         pace = provisional_text.PACE if provisional or page else PACE
     if policy is None:
         policy = "plain:0" if provisional or page else "balanced"
+    if base_url is None:  # A server of this run's: what is learned of it is of no use later.
+        os.environ["SPECROUTE_CACHE_DIR"] = ""
     plan = Plan(base_url, model, env_key, profile, draft, policy, prompts, max_tokens, pace)
     if provisional or page:
         sys.exit(_provisional(plan, page, port, as_json))

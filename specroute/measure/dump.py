@@ -17,6 +17,8 @@ from specroute.measure.measurements import Measurements
 VERSION = 1
 MAX_AGE_S = 30 * 24 * 3600.0
 """Older evidence is not taken over."""
+MAX_ENTRIES = 4_000
+"""So many are kept, the newest: about 1.5 MB, and some hundred servers' with what most have."""
 START = 4.0
 """Observations that times from another machine count as, at most."""
 
@@ -144,7 +146,8 @@ def _load(
 
 
 def merged(own: Mapping[str, Any], kept: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """``own`` and what another process has kept meanwhile: of each key the newer entry."""
+    """``own`` and what another process has kept meanwhile: of each key the newer entry, and of all
+    the newest :data:`MAX_ENTRIES`, whatever servers a cache folder has seen come and go."""
     entries: dict[tuple[Any, ...], Entry] = {}
     for data in (kept, own):
         if data.get("version") != VERSION:
@@ -153,7 +156,8 @@ def merged(own: Mapping[str, Any], kept: Mapping[str, Any], now: float) -> dict[
             at = (kind, *key)
             if at not in entries or entries[at]["at"] <= entry["at"]:
                 entries[at] = entry
-    return {"version": VERSION, "entries": list(entries.values())}
+    newest = sorted(entries.values(), key=lambda entry: float(entry["at"]), reverse=True)
+    return {"version": VERSION, "entries": newest[:MAX_ENTRIES]}
 
 
 def elsewhere(entry: Entry, remote: Collection[str]) -> Entry | None:

@@ -13,7 +13,7 @@ import pytest
 from specroute.config import Config
 from specroute.config.parse import parse
 from specroute.measure import Measurements
-from specroute.measure.dump import MAX_AGE_S, dump, load, merged
+from specroute.measure.dump import MAX_AGE_S, MAX_ENTRIES, dump, load, merged
 from specroute.measure.lending import HALF_LIFE_S
 from specroute.measured import FILE, Kept
 
@@ -88,6 +88,24 @@ def test_of_two_processes_the_newer_figures_stay() -> None:
     found = again.snapshot("t", "d", A, "rules")
     assert found.pace.ttft_s == pytest.approx(0.5, rel=0.1)
     assert found.rounds_seen.weight > 100
+
+
+def test_the_newest_figures_are_kept() -> None:
+    """Of servers that come and go the file holds no more than so many."""
+    own, kept = dump(full(at=1000.0), *NAMES), dump(full(at=1000.0), *NAMES)
+    share = -(-MAX_ENTRIES // len(kept["entries"]))
+    one_a_second = [
+        {**entry, "key": [f"server-{n}", *entry["key"][1:]], "at": float(n)}
+        for n in range(share)
+        for entry in kept["entries"]
+    ]
+    found = merged(own, {**kept, "entries": one_a_second}, now=2000.0)["entries"]
+    assert len(found) == MAX_ENTRIES
+    assert all(entry in found for entry in own["entries"])
+    oldest = min(entry["at"] for entry in found)
+    assert sum(entry["at"] > oldest for entry in one_a_second) == sum(
+        entry["at"] > oldest for entry in found if entry not in own["entries"]
+    )
 
 
 def test_what_a_clock_that_was_ahead_has_dated_does_not_stay_the_newest() -> None:

@@ -116,3 +116,12 @@ async def test_a_server_under_stress_is_not_judged() -> None:
             await client.warm_up()
             assert probed.load(proxy.base_url, "chain") is None
             assert the_target(client).capabilities.prefill == "continue_final_message"
+
+
+def test_the_newest_findings_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of so many servers, whatever others have been seen."""
+    monkeypatch.setattr(probed, "MAX_SERVERS", 3)
+    urls = [f"http://10.0.0.{n}/v1" for n in range(5)]
+    for url in urls:
+        probed.save(url, "m", [{"field": "chat", "value": True}])
+    assert [probed.load(url, "m") is not None for url in urls] == [False, False, True, True, True]
