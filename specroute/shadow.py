@@ -188,7 +188,8 @@ class Shadow:
         sampled = answer.by_logprobs and heard.logprobs is not None and vocabulary is not None
         if not (sampled or answer.hows):
             return
-        session = await drafter.open(prompt, vocabulary)
+        # Nobody asks this prompt again: what requests have in the draft's cache stays there.
+        session = await getattr(drafter, "open_aside", drafter.open)(prompt, vocabulary)
         found: list[Shadowed] = []
         try:
             if sampled:

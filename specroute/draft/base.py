@@ -91,7 +91,9 @@ class Drafter(Protocol):
     """A source of drafts, shared by all requests of a client.
 
     One with an attribute ``free = True`` (prompt lookup) takes microseconds and no money: while it
-    has nothing to propose, it is asked again at every token of the target's own stream.
+    has nothing to propose, it is asked again at every token of the target's own stream. One with a
+    method ``open_aside`` is asked by that instead of ``open`` for answers that are drafted only to
+    measure what would have been accepted: nothing of them need stay in a cache.
     """
 
     name: str

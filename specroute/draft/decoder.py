@@ -38,9 +38,9 @@ class Decoder(Protocol):
     forwarded: int
     """Tokens that went through the model so far."""
 
-    def new(self, ids: Sequence[int] = ()) -> Cache:
+    def new(self, ids: Sequence[int] = (), *, kept: bool = True) -> Cache:
         """A cache for a sequence that is going to hold ``ids``: empty, or with a beginning of them
-        that is still there of another sequence."""
+        that is still there of another sequence. ``kept=False``: nothing of it stays for others."""
         ...
 
     def forward(self, ids: Sequence[int], cache: Any) -> Any:
@@ -142,7 +142,7 @@ class TransformersDecoder:
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         self.forwarded = 0
 
-    def new(self, ids: Sequence[int] = ()) -> TransformersCache:
+    def new(self, ids: Sequence[int] = (), *, kept: bool = True) -> TransformersCache:
         return TransformersCache(self._config)
 
     def forward(self, ids: Sequence[int], cache: TransformersCache) -> Any:

@@ -48,10 +48,12 @@ def fits(model: Any) -> bool:
 class LlamaCache:
     """One sequence's pages. Equal beginnings share theirs; a shared page is never written on."""
 
-    def __init__(self, pool: PagePool, ids: Sequence[int] = ()) -> None:
+    def __init__(self, pool: PagePool, ids: Sequence[int] = (), *, kept: bool = True) -> None:
         """``ids``: what the sequence is going to hold. The cache begins with as much of it as is
-        still there of other sequences, at least one token short of all."""
+        still there of other sequences, at least one token short of all. ``kept=False``: its own
+        pages are blank again when it has gone."""
         self._pool = pool
+        self._kept = kept
         self.ids: list[int] = []
         self.pages: list[int] = []
         self._keys: list[int] = []
@@ -112,7 +114,8 @@ class LlamaCache:
         for number in range(len(self._keys), len(self.ids) // PAGE):
             part = tuple(self.ids[number * PAGE : (number + 1) * PAGE])
             self._keys.append(hash((self._keys[-1] if self._keys else 0, part)))
-            self._pool.keep(self.pages[number], self._keys[-1])
+            if self._kept:
+                self._pool.keep(self.pages[number], self._keys[-1])
 
 
 class LlamaDecoder:
@@ -144,8 +147,8 @@ class LlamaDecoder:
         self.dtype = self._embedding.dtype
         self.forwarded = 0
 
-    def new(self, ids: Sequence[int] = ()) -> LlamaCache:
-        return LlamaCache(self._pages, ids)
+    def new(self, ids: Sequence[int] = (), *, kept: bool = True) -> LlamaCache:
+        return LlamaCache(self._pages, ids, kept=kept)
 
     def forward(self, ids: Sequence[int], cache: LlamaCache) -> Any:
         return self.forward_many([(ids, cache)])[0]

@@ -106,6 +106,18 @@ class LocalDrafter:
             await self._run(self._load)
 
     async def open(self, prompt: Prompt, target_vocabulary: Vocabulary | None) -> LocalSession:
+        return await self._begin(prompt, target_vocabulary)
+
+    async def open_aside(
+        self, prompt: Prompt, target_vocabulary: Vocabulary | None
+    ) -> LocalSession:
+        """As :meth:`open`, for a prompt that is not asked again: its cache stays for nobody, and
+        displaces nothing that is kept for requests."""
+        return await self._begin(prompt, target_vocabulary, aside=True)
+
+    async def _begin(
+        self, prompt: Prompt, target_vocabulary: Vocabulary | None, aside: bool = False
+    ) -> LocalSession:
         self._forward_backoff.check()
         await self.load()
         loaded = self._loaded
@@ -114,7 +126,7 @@ class LocalDrafter:
         ids, speech = await self._run(
             lambda: begin(prompt, loaded, target_vocabulary, rng, self.way, self.min_probability)
         )
-        return LocalSession(self, loaded, next(self._keys), ids, speech)
+        return LocalSession(self, loaded, next(self._keys), ids, speech, aside)
 
     async def aclose(self) -> None:
         if not self._closed:
@@ -183,8 +195,10 @@ class LocalSession:
         key: int,
         prompt_ids: tuple[int, ...],
         speech: Speech,
+        aside: bool = False,
     ) -> None:
         self._drafter, self._model, self._key = drafter, model, key
+        self._aside = aside
         self._prompt, self._speech = prompt_ids, speech
         self._closed = threading.Event()
         model.caches.open(key)
@@ -233,7 +247,9 @@ class LocalSession:
         import torch
 
         caches, backoff = self._model.caches, self._drafter._forward_backoff
-        cache = caches.take(self._key) or self._model.decoder.new(context)
+        cache = caches.take(self._key)
+        if cache is None:
+            cache = self._model.decoder.new(context, kept=not self._aside)
         try:
             yield cache
         except Halted:

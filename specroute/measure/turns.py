@@ -22,13 +22,15 @@ LOST_S = 30.0
 class Turns:
     """Of one loop."""
 
-    __slots__ = ("_asked", "_at", "_took", "late_s")
+    __slots__ = ("_asked", "_at", "_took", "late_s", "number")
 
     def __init__(self) -> None:
         self._asked: float | None = None
         self._took = self._at = 0.0
         self.late_s = 0.0
         """Seconds by which a turn is too long, as of the last question."""
+        self.number = 0
+        """Of the turn that is under way, among those that were asked for."""
 
     def asks(self, now: float) -> bool:
         """Whether to say when the next turn comes; nobody has asked for it yet."""
@@ -46,6 +48,11 @@ class Turns:
         """The turn that was asked for is there."""
         if self._asked is not None:
             self._took, self._at, self._asked = now - self._asked, now, None
+            self.number += 1
+
+    def lasts(self, now: float) -> float:
+        """Seconds since the first question of the turn that is under way."""
+        return 0.0 if self._asked is None else now - self._asked
 
     def per_round(self) -> float:
         """Seconds that a scoring round takes longer for it."""

@@ -373,6 +373,11 @@ class Adaptive:
             usd_per_second=other if other != self.objective.usd_per_second else None,
         )
 
+    def plain(self, ask: Ask, figures: Figures, reason: str) -> Plan | None:
+        """A plain call for ``reason``, with its own forecast; ``None`` without one."""
+        offer = FORECASTS[Method.PLAIN](figures(PLAIN), ask, self.objective)
+        return None if offer is None else self._plain(offer.forecast, reason)
+
     def _plain(self, plain: Forecast, reason: str) -> Plan:
         return Plan(Method.PLAIN, None, 0, reason, predicted=plain, plain=plain)
 

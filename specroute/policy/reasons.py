@@ -106,6 +106,11 @@ def kept_waiting(waits_s: float, plain: Forecast) -> str:
     )
 
 
+def alike(reason: str) -> str:
+    """Decided of another request of the same moment and kind."""
+    return f"as a request like it that came in the same moment: {reason}"
+
+
 def beside(crowd: Crowd) -> str:
     """The load that a plan was made at."""
     if crowd.others < 1:

@@ -25,12 +25,13 @@ from specroute.measure import Measurements, Snapshot
 from specroute.measure.together import Room
 from specroute.meter import priced
 from specroute.policy.account import Account
-from specroute.policy.adaptive import untried
-from specroute.policy.base import Accounting, Ask, Choosing, Forecast, Plan, Policy
+from specroute.policy.adaptive import Adaptive, untried
+from specroute.policy.base import Accounting, Ask, Choosing, Figures, Forecast, Plan, Policy
 from specroute.policy.checked import checked_plan, checked_target
 from specroute.policy.forecast import plain_call
 from specroute.policy.make import make_policy
 from specroute.policy.objective import Objective
+from specroute.policy.reasons import alike
 from specroute.policy.trial import fresh
 from specroute.pool import Pool
 from specroute.reporting import ReportHandle
@@ -39,6 +40,7 @@ from specroute.session import (
     measured_as,
 )
 from specroute.sharing.accounts import Accounts, Alone, Change, Leave
+from specroute.speculation.moment import Moment
 from specroute.speculation.reckoning import Reckoning
 from specroute.target.target import Target
 from specroute.types import Exactness, Method, Report, TargetRef
@@ -67,6 +69,7 @@ class Chosen:
     tried: dict[tuple[str, str], list[Plan]] = field(default_factory=dict)
     """and those that have: the rest of their answers is plain, and what they lost isn't entered
     yet."""
+    moment: Moment = field(default_factory=Moment)
 
     def account(self, key: tuple[str, str]) -> Account:
         """A class's account as it stands, with what is under way."""
@@ -234,7 +237,7 @@ class Planning:
             together=chosen.together(str(target.ref)),
             room=room_of,
         )
-        plan = checked_plan(chosen.policy, ask, options, figures, self._rng)
+        plan = self._decided(chosen, key, ask, options, figures)
         used = next((c for c in options.plans if plan.key == (c.target, c.method, c.drafter)), None)
         hoped = used is not None and untried(used, figures(used))
         if plan.trial or plan.yardstick or plan.strays or hoped:
@@ -286,6 +289,26 @@ class Planning:
         if any(self._pool.draft_config(name).temperature is not None for name in model.drafts):
             return None
         return request.temperature or 1.0
+
+    def _decided(
+        self,
+        chosen: Chosen,
+        key: tuple[str, str],
+        ask: Ask,
+        options: Candidates,
+        figures: Figures,
+    ) -> Plan:
+        """The policy's plan. In a long turn of the loop a built-in policy isn't asked again what
+        it has just said of a request like this one."""
+        policy, turns = chosen.policy, self._measurements.turns
+        if isinstance(policy, Adaptive) and type(policy).plan is Adaptive.plan:
+            reason = chosen.moment.reason(key, ask, options, turns, perf_counter())
+            plan = None if reason is None else policy.plain(ask, figures, alike(reason))
+            if plan is not None:
+                return plan
+        plan = checked_plan(policy, ask, options, figures, self._rng)
+        chosen.moment.decided(key, ask, options, turns, plan)
+        return plan
 
     def _settle(
         self, report: Report, chosen: Chosen, reckoning: Reckoning, key: tuple[str, str]

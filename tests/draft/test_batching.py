@@ -193,3 +193,33 @@ async def test_cancelled_requests_leave_no_page_behind(folder, vocabulary):
     await asyncio.wrap_future(drafter._stepper._executor.submit(int))  # behind the last step
     assert drafter._loaded.decoder.pool.used == 0
     await drafter.aclose()
+
+
+async def test_what_is_drafted_aside_stays_for_nobody(folder, vocabulary):
+    """The same drafts as a request's; its pages serve the next one, and a request's stay kept."""
+    drafter = LocalDrafter("tiny", str(folder), device="cpu")
+    asked = prompts(12)
+    expected = await drafts(drafter, vocabulary, asked, [(4, 4)], together=False)
+    await drafter.aclose()
+    drafter = LocalDrafter("tiny", str(folder), device="cpu")
+    await drafter.load()
+    pool = drafter._loaded.decoder.pool
+
+    async def draft(opened, prompt):
+        session = await opened(prompt, vocabulary)
+        found = (await session.propose(Committed("", ()), 4)).ids
+        await session.aclose()
+        return found
+
+    assert await draft(drafter.open, asked[0]) == expected[0][0]
+    kept, made = len(pool._kept), []
+    for prompt, seen in zip(asked[1:], expected[1:], strict=True):
+        assert await draft(drafter.open_aside, prompt) == seen[0]
+        made.append(pool.made)
+    assert len(pool._kept) == kept > 0
+    assert made[-1] == max(made[:2])
+    assert pool.used == 0
+    before = drafter.forwarded
+    assert await draft(drafter.open, asked[0]) == expected[0][0]
+    assert drafter.forwarded - before < len(asked[0].ids)
+    await drafter.aclose()
