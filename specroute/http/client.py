@@ -180,12 +180,13 @@ class HttpClient:
         gate refuses the call with.
         """
         gates = self._gates.asked(call.purpose)
-        permits = await self._enter(gates, call, deadline) if gates else None
         request = call.request
         if request is None:
             request = call.built
             if request is None:
+                # One that can't be made passes no gate: nothing is reserved for it.
                 request = call.built = self._request(call)
+        permits = await self._enter(gates, call, deadline) if gates else None
         watch = Watch(deadline, self.provider.name)
         try:
             response = await self._send_once(request, call, watch)

@@ -11,7 +11,9 @@ import openai
 import pytest
 
 from specroute import AsyncSpecRoute, errors
-from specroute.config import parse
+from specroute.config import ProviderConfig, Timeouts, parse
+from specroute.http.client import Call, HttpClient
+from specroute.http.deadline import Deadline
 from specroute.http.gate import Departure
 from specroute.router import Router
 from specroute.store import MemoryStore
@@ -175,3 +177,13 @@ async def test_a_stream_left_early_is_settled(how: str) -> None:
             await collect()
         await gate.settled.wait()
     assert gate.told == [200, (1, None)]
+
+
+async def test_a_request_that_cannot_be_made_passes_no_gate() -> None:
+    """Nothing would ever settle what was reserved for it."""
+    gate = Recorder()
+    http = HttpClient(ProviderConfig("lab", "generic", "http://127.0.0.1:1/v1"), gates=[gate])
+    with pytest.raises(UnicodeEncodeError):
+        await http.send(Call("GET", "/models/é"), Deadline(Timeouts()))
+    assert not gate.departures
+    await http.aclose()
