@@ -64,11 +64,16 @@ class Delivery:
         self._task = self._supervisor.spawn(self._run(), name="speculation")
         if self._task is None:
             raise NothingCommitted("the client is closed")
+        self._task.add_done_callback(self._over)
         try:
             await asyncio.shield(self._begun)
         except asyncio.CancelledError:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            if not self._task.done():
+                # Cancelled again it leaves at once: the calls that are ended here are booked all
+                # the same, before the report is final.
+                self.handle.held = True
+                self._task.cancel()
+                await asyncio.wait([self._task])
             raise
         if self.session.request.stream:
             return SpeculativeStream(self._outbox, self._task)
@@ -118,6 +123,20 @@ class Delivery:
         finally:
             self._outbox.close()
 
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """The loop has ended, however it came to that: it may have been cancelled again while it
+        tidied up, or before it began."""
+        if not (task.cancelled() or self.handle.held):
+            return
+        if not self.handle.done:
+            self._close(asyncio.CancelledError())
+        shown = interrupted(self.session.target.ref.provider)
+        self._outbox.fail(shown)
+        self._outbox.close()
+        if not self._begun.done():
+            self._begun.set_exception(shown)
+            self._begun.exception()
+
     def _begin(self) -> None:
         if not self._begun.done():
             self._begun.set_result(None)
@@ -126,7 +145,7 @@ class Delivery:
         """The answer is there in full: settle the report, then let its end go out."""
         session, encoder = self.session, self._encoder
         report = self._report(complete=True, error=None)
-        self.handle.finish(report)
+        self._finish(report)
         usage = Usage(report.prompt_tokens, report.completion_tokens)
         finish = session.answer.finish or "stop"
         if session.request.stream:
@@ -147,7 +166,11 @@ class Delivery:
             said = "closed by the caller"
         else:
             said = str(error) or type(error).__name__
-        self.handle.finish(self._report(complete=False, error=said))
+        self._finish(self._report(complete=False, error=said))
+
+    def _finish(self, report: Report) -> None:
+        self.handle.held = False
+        self.handle.finish(report)
 
     @property
     def beyond_s(self) -> float:

@@ -25,6 +25,7 @@ from specroute.http.chunks import Encoder
 from specroute.http.deadline import Deadline
 from specroute.http.sse import SseDecoder, SseEvent
 from specroute.http.supervisor import Supervisor
+from specroute.http.unbroken import ended
 from specroute.provisional import Provisional, Rollback, Screen
 from specroute.reporting import ReportHandle
 from specroute.types import Attempt
@@ -128,7 +129,7 @@ class Preview:
                 await self._stop_drafting()
             finally:
                 answering.cancel()
-                await asyncio.wait([answering])
+                await ended(answering)
                 self._outbox.close()
                 self._begun.set()
         if not answering.cancelled():
@@ -243,7 +244,7 @@ class Preview:
         drafting, self._drafting = self._drafting, None
         if drafting is not None:
             drafting.cancel()
-            await asyncio.wait([drafting])
+            await ended(drafting)
             if not drafting.cancelled() and (error := drafting.exception()) is not None:
                 self.note(f"provisional text ended: {type(error).__name__}: {error}")
 

@@ -38,7 +38,7 @@ class ReportHandle:
     the final report gets that only its whole tells.
     """
 
-    __slots__ = ("__weakref__", "_base", "_final", "_listeners", "amend", "live", "updated")
+    __slots__ = ("__weakref__", "_base", "_final", "_listeners", "amend", "held", "live", "updated")
 
     def __init__(self, start: Report | Callable[[], Report]) -> None:
         self._base = start
@@ -48,6 +48,9 @@ class ReportHandle:
         self.amend: Callable[[Report], Report] | None = None
         self.updated = False
         """Whether :meth:`update` was called."""
+        self.held = False
+        """Its caller has left, and whoever answers still enters what was under way: only that one
+        can finish it, who first unsets this."""
 
     def __repr__(self) -> str:
         return f"ReportHandle({self.report!r})"
@@ -86,11 +89,12 @@ class ReportHandle:
             self.updated = True
 
     def finish(self, report: Report | Callable[[], Report]) -> None:
-        """Fix the final report and tell the listeners; later calls do nothing.
+        """Fix the final report and tell the listeners; later calls do nothing, nor does one while
+        it is :attr:`held`.
 
         A function is asked at most once, and only when somebody listens or looks.
         """
-        if self._final is not None:
+        if self._final is not None or self.held:
             return
         amend, made = self.amend, report
         if amend is not None:

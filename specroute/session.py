@@ -284,9 +284,12 @@ class Session(Drafting):
     async def aclose(self) -> None:
         """Give the draft's memory back; idempotent."""
         self.meter.over()
-        drafting, self._drafting = self._drafting, {}
-        for each in drafting.values():
-            await each.aclose()
+        while self._drafting:  # Cancelled amid it, whoever calls again goes on with the others.
+            name, drafting = self._drafting.popitem()
+            try:
+                await drafting.aclose()
+            except Exception as error:  # noqa: BLE001 - a drafter's own; the answer is there
+                self.notes.append(f"draft {name!r} was not closed: {type(error).__name__}: {error}")
 
 
 def measured_as(method: Method, judge: Judge | None) -> str:

@@ -1,8 +1,9 @@
-"""Work that a cancellation must not break off halfway: giving a connection back.
+"""Work that a cancellation must not break off halfway: giving a connection back, tidying up.
 
 A pool of connections that is interrupted while it takes one back never takes it back: its place
 stays occupied for good. Transports guard themselves against the cancel scopes of anyio, which a
-``task.cancel()`` passes by.
+``task.cancel()`` passes by. Calls that are being ended are booked when they are over: whoever stops
+waiting for them closes the books too soon.
 """
 
 from __future__ import annotations
@@ -37,5 +38,18 @@ def unbroken(work: Awaitable[Any]) -> Generator[Any, Any, None]:
                 cancelled = error
             else:
                 go_on, value = steps.throw, error
+    if cancelled is not None:
+        raise cancelled
+
+
+async def ended(*tasks: asyncio.Task[Any]) -> None:
+    """Wait until tasks that were cancelled are over; a cancellation that comes meanwhile is raised
+    then."""
+    cancelled: asyncio.CancelledError | None = None
+    while left := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(left)
+        except asyncio.CancelledError as error:
+            cancelled = error
     if cancelled is not None:
         raise cancelled

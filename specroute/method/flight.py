@@ -23,6 +23,7 @@ from specroute.candidates import Judge
 from specroute.context import Committed
 from specroute.draft.base import Distribution, Proposal
 from specroute.errors import DraftError, ProviderError
+from specroute.http.unbroken import ended
 from specroute.target.view import BadEvidence, View
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Flights:
         if self._feeding is not None:
             tasks.append(self._feeding)
         if tasks:
-            await asyncio.wait(tasks)
+            await ended(*tasks)
         for task in tasks:
             if not task.cancelled():
                 task.exception()  # It had nobody left to tell.

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING
 
 from specroute.errors import ProviderError
 from specroute.events import Commit, Event
+from specroute.http.unbroken import ended
 from specroute.target.stream import Piece
 
 if TYPE_CHECKING:
@@ -47,8 +48,9 @@ async def run(session: Session) -> AsyncGenerator[Event]:
         missing = counted - session.answer.tokens if counted is not None else 0
         yield Commit("", None, missing, finish or "stop", limited=False)
     finally:
-        for entry in entries:
-            await entry.aclose()
+        async with AsyncExitStack() as left:
+            for entry in reversed(entries):
+                left.push_async_callback(entry.aclose)
 
 
 async def _first(session: Session, entries: list[_Entry]) -> _Entry:
@@ -102,7 +104,7 @@ class _Entry:
         """End it and its upstream; idempotent."""
         if not self.arrival.done():
             self.arrival.cancel()
-        await asyncio.wait([self.arrival])
+        await ended(self.arrival)
         if not self.arrival.cancelled():
             self.arrival.exception()  # Seen: a loser's error is nobody's.
         async with aclosing(self._stream):

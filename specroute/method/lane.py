@@ -93,6 +93,7 @@ class Lane:
         """Begin to end it and its upstream; idempotent."""
         self._task.cancel()
 
-    async def ended(self) -> None:
-        """Wait for its end: its line is then in the book."""
-        await asyncio.wait([self._task])
+    @property
+    def reading(self) -> asyncio.Task[None]:
+        """When it is over, its line is in the book."""
+        return self._task

@@ -17,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specroute.draft.base import Proposal
 from specroute.errors import DraftError, ProviderError
 from specroute.events import Commit, Event, Handover, RoundDone
+from specroute.http.unbroken import ended
 from specroute.method.drafted import Drafted
 from specroute.method.fleet import Fleet, Tempo
 from specroute.method.lane import Lane
@@ -219,7 +220,7 @@ class _Race:
         finally:
             if not coming.done():
                 coming.cancel()
-                await asyncio.wait([coming])
+                await ended(coming)
             elif not coming.cancelled():
                 coming.exception()  # Seen: whatever ended this came first.
 
@@ -448,11 +449,11 @@ class _Race:
         """End every lane and the draft; idempotent."""
         for lane in self.started:
             lane.cancel()
+        under_way: list[asyncio.Task[Any]] = [lane.reading for lane in self.started]
         if self.drafting is not None:
             self.drafting.cancel()
-            await asyncio.wait([self.drafting])
-        for lane in self.started:
-            await lane.ended()
+            under_way.append(self.drafting)
+        await ended(*under_way)
 
 
 def _tail(session: Session, start: int, by_ids: bool) -> tuple[int, ...] | str:

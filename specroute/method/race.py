@@ -20,6 +20,7 @@ from specroute.draft.base import Proposal, filled
 from specroute.draft.ngram import split_pieces
 from specroute.errors import DraftError, ProviderError
 from specroute.events import Commit, Event, Handover, RoundDone
+from specroute.http.unbroken import ended
 from specroute.types import Exactness
 
 if TYPE_CHECKING:
@@ -235,4 +236,4 @@ class _Draft:
         """End it and its upstream; idempotent."""
         if not self._task.done():
             self._task.cancel()
-            await asyncio.wait([self._task])
+            await ended(self._task)

@@ -32,7 +32,7 @@ class EchoDrafter:
     """Drafts the known answer, wrong at some positions (``wrong``: a share, seeded).
 
     ``mode``: ``ok``, or one of the ways to fail of :meth:`EchoSession.propose`. ``after``:
-    proposals that work before it fails.
+    proposals that work before it fails. ``closes``: turns of the loop that a session's end takes.
     """
 
     name = "table"
@@ -54,6 +54,7 @@ class EchoDrafter:
         self.answer = [*self.vocabulary.encode(spec["answers"][0]["text"]), self.eos]
         self.wrong, self.seed, self.mode, self.after = wrong, seed, mode, after
         self.text_only, self.delay = text_only, delay
+        self.closes = 0
         self.proposals = 0
         self.sessions: list[EchoSession] = []
 
@@ -123,6 +124,10 @@ class EchoSession:
 
     async def aclose(self) -> None:
         self.closed = True
+        for _ in range(self.drafter.closes):
+            await asyncio.sleep(0)
+        if self.drafter.mode == "close":
+            raise OSError("the cache is gone")
 
 
 @dataclass

@@ -147,9 +147,12 @@ async def world(
     pace: str = "",
     max_retries: int = 1,
     seed: int = 0,
+    provider: Mapping[str, Any] | None = None,
+    daily_usd: float | None = None,
     **model: Any,
 ) -> AsyncIterator[World]:
-    """A client of one failing target and, with ``spare`` rules, of a second one behind it."""
+    """A client of one failing target and, with ``spare`` rules, of a second one behind it.
+    ``provider``: what else is configured of both."""
     async with AsyncExitStack() as stack:
         scripts = [rules] if spare is None else [rules, spare]
         servers = [
@@ -165,10 +168,12 @@ async def world(
                     "base_url": server.base_url,
                     "timeouts": dict(timeouts),
                     "capabilities": dict(setup.capabilities),
+                    **(provider or {}),
                 }
                 for name, server in zip(names, servers, strict=True)
             },
             "models": {"m": {"targets": [f"{name}:chain" for name in names], **model}},
+            "budgets": {} if daily_usd is None else {"daily": {"usd": daily_usd}},
         }
         if setup.drafts:
             config["drafts"] = {"table": {"kind": "ngram"}}

@@ -12,7 +12,7 @@ import pytest
 from specroute.config import ProviderConfig, Timeouts
 from specroute.http.client import Call, HttpClient
 from specroute.http.deadline import Deadline
-from specroute.http.unbroken import unbroken
+from specroute.http.unbroken import ended, unbroken
 from tests.support.loopback import Exchange, Loopback
 
 TURNS = 40
@@ -134,3 +134,27 @@ async def test_an_error_passes() -> None:
     """Without a cancellation the work's own error is raised."""
     with pytest.raises(ValueError, match="it went wrong"):
         await unbroken(Waits().run(fails=True))
+
+
+async def test_who_waits_for_an_end_sees_it() -> None:
+    """Cancelled as often as you like: it goes on when all are over, and is cancelled then."""
+
+    async def tidies_up(turns: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    tasks = [asyncio.ensure_future(tidies_up(turns)) for turns in (1, 5)]
+    await asyncio.sleep(0)
+    for each in tasks:
+        each.cancel()
+    waiter = asyncio.ensure_future(ended(*tasks))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    assert all(each.cancelled() for each in tasks)
+    await ended(*tasks)
