@@ -195,7 +195,12 @@ async def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     async with Loopback(second_waits) as server:
         words = [sys.executable, "-m", "specroute.cli", "batch", str(source), "-o", str(out)]
         words += ["-f", config(tmp_path, server.url), "--concurrency", "1"]
-        process = await asyncio.create_subprocess_exec(*words, stderr=asyncio.subprocess.PIPE)
+        # A test run that a shell has put into the background has interrupts switched off.
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            stderr=asyncio.subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
         await arrived.wait()
         process.send_signal(signal.SIGINT)
         _, said = await process.communicate()
