@@ -27,13 +27,11 @@ from specroute.http.deadline import Deadline
 from specroute.http.events import EventStream, Ready
 from specroute.http.gate import Departure, Gate, Gates, Permits, enter
 from specroute.http.idle import look_quickly
+from specroute.http.redirects import followed
 from specroute.http.reply import Body, OpenReply
 from specroute.http.sockets import limits, open_files, out_of_files
 from specroute.http.supervisor import Supervisor
-from specroute.http.unbroken import unbroken
 from specroute.http.watch import Watch
-
-MAX_REDIRECTS = 20
 
 Headers = Sequence[tuple[str, str]]
 _STALE = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
@@ -191,7 +189,13 @@ class HttpClient:
         try:
             response = await self._send_once(request, call, watch)
             if call.follow_redirects and response.has_redirect_location:
-                response = await self._redirected(request, response, call, watch)
+                response = await followed(
+                    request,
+                    response,
+                    lambda further: self._send_once(further, call, watch),
+                    provider=self.provider.name,
+                    credentials=self._own_names,
+                )
         except BaseException as error:
             watch.stop()
             if permits is not None:
@@ -210,40 +214,6 @@ class HttpClient:
             self.provider, call.model, call.purpose, content, deadline, call.waits
         )
         return await enter(gates, departure)
-
-    async def _redirected(
-        self, request: httpx2.Request, response: httpx2.Response, call: Call, watch: Watch
-    ) -> httpx2.Response:
-        """The answer behind a redirect of ``request``."""
-        origin = request.url
-        for _ in range(MAX_REDIRECTS):
-            target = response.next_request
-            await unbroken(response.aclose())
-            if target is None:
-                raise BadAnswer(
-                    f"{self.provider.name}: {wire.show_url(str(request.url))} redirects to an "
-                    "unreadable location",
-                    provider=self.provider.name,
-                )
-            if not _same_origin(origin, target.url):
-                if target.method not in ("GET", "HEAD") or request.method not in ("GET", "HEAD"):
-                    raise BadAnswer(
-                        f"{self.provider.name}: {wire.show_url(str(request.url))} redirects to "
-                        f"another host, {wire.show_url(str(target.url))}; not followed, since "
-                        "the request would go along. If that host is right, make it the base_url",
-                        provider=self.provider.name,
-                    )
-                _strip_credentials(target, self._own_names)
-            request = target
-            response = await self._send_once(request, call, watch)
-            if not response.has_redirect_location:
-                return response
-        await unbroken(response.aclose())
-        raise BadAnswer(
-            f"{self.provider.name}: more than {MAX_REDIRECTS} redirects from "
-            f"{wire.show_url(str(origin))}",
-            provider=self.provider.name,
-        )
 
     async def _send_once(
         self, request: httpx2.Request, call: Call, watch: Watch
@@ -450,38 +420,6 @@ class HttpClient:
 def own_client() -> httpx2.AsyncClient:
     """A client of our own, within what the process may open."""
     return look_quickly(httpx2.AsyncClient(limits=limits(open_files()), timeout=None))
-
-
-def _same_origin(a: httpx2.URL, b: httpx2.URL) -> bool:
-    """Same scheme, host and port, or the same host's step up from http to https."""
-    if a.host != b.host:
-        return False
-    if a.scheme == b.scheme:
-        return _port(a) == _port(b)
-    return a.scheme == "http" and b.scheme == "https" and _port(a) == 80 and _port(b) == 443
-
-
-def _port(url: httpx2.URL) -> int | None:
-    return url.port or {"http": 80, "https": 443}.get(url.scheme)
-
-
-_CREDENTIALS = frozenset(
-    {
-        "authorization",
-        "api-key",
-        "x-api-key",
-        "x-goog-api-key",
-        "cookie",
-        "openai-organization",
-        "openai-project",
-        "proxy-authorization",
-    }
-)
-
-
-def _strip_credentials(request: httpx2.Request, names: frozenset[str]) -> None:
-    for name in _CREDENTIALS | names:
-        request.headers.pop(name, None)
 
 
 __all__ = [

@@ -145,6 +145,18 @@ async def cancelled(
     return by_itself, wrong
 
 
+async def swept(made: World, ask: Ask, step: int, times: int, standing: set[str]) -> None:
+    """Cancelled after every ``step`` turns until it ends by itself: each time nothing remains."""
+    ended = 0
+    for turns in count(0, step):
+        by_itself, wrong = await cancelled(made, ask, turns, times, standing)
+        assert not wrong, f"after {turns} turns"
+        if by_itself:
+            break
+        ended += 1
+    assert ended > 20
+
+
 HANGS = On(faults.stall(4))
 
 
@@ -167,30 +179,16 @@ async def test_nothing_remains(
 ) -> None:
     """After 0, 1, 2 … turns until the answer is there: no place in the pool, no reservation, no
     task, draft or plan under way is left; the report has every call and the budget what came."""
-    ended = 0
     async with asked(setup, *rules) as (made, standing):
-        for turns in count(0, step):
-            by_itself, wrong = await cancelled(made, ask, turns, times, standing)
-            assert not wrong, f"after {turns} turns"
-            if by_itself:
-                break
-            ended += 1
-    assert ended > 20
+        await swept(made, ask, step, times, standing)
 
 
 @pytest.mark.parametrize("times", [1, 2])
 async def test_nothing_remains_of_a_broken_answer(times: int) -> None:
     """While a stream that broke off is tidied up, too, by drafts that take their time."""
-    ended = 0
     async with asked("race", On(faults.cut(4))) as (made, standing):
         made.drafter.closes = 5
-        for turns in count():
-            by_itself, wrong = await cancelled(made, streamed, turns, times, standing)
-            assert not wrong, f"after {turns} turns"
-            if by_itself:
-                break
-            ended += 1
-    assert ended > 20
+        await swept(made, streamed, 1, times, standing)
 
 
 async def test_a_draft_that_fails_to_close_spoils_no_answer() -> None:
